@@ -145,6 +145,9 @@ the estimate, and four times; wider for scripts and models that it knows little 
     """The terms of service by a usage that was read again."""
     dimensions: Mapping[str, str] | None = None
     """The [dimensions](glossary.md) of the request, with the ids of their values."""
+    fallback: Mapping[str, str] | None = None
+    """The `model` that the client requested, and the id of the `limit` that refused it: the entry's model, the \
+[fallback model](../how-to/limit-each-user.md#a-cheaper-model-instead-of-a-refusal) of that limit, served instead."""
 
     @classmethod
     def of(cls, stored: object) -> Self:

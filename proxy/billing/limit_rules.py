@@ -41,6 +41,8 @@ class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
     """dimensions, each combination of whose values has the limits for itself; empty: one counter for all requests"""
     required: bool = False
     """requests without one of the dimensions of `split_by` are refused"""
+    fallback_model: str | None = None
+    """the model that serves a request instead, if this rule refuses it; not one of `models`"""
     limits: Limits
     created_at: float
     deleted_at: float | None = None

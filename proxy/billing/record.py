@@ -133,6 +133,15 @@ class PricedUsage(msgspec.Struct, frozen=True):
     """see `Opened.cost`"""
 
 
+class Fallback(msgspec.Struct, frozen=True):
+    """Why another model serves the request than the one that the client requested."""
+
+    model: str
+    """the requested one"""
+    limit: str
+    """id of the rule that refused it"""
+
+
 class Attempt(msgspec.Struct, frozen=True):
     """A failed request to an earlier provider of the exchange; nothing of it went to the client."""
 
@@ -200,6 +209,8 @@ class Opened(msgspec.Struct, frozen=True):
     """the answer repeats the prompt, so that its text does not prove that the limit was exceeded; not written if not"""
     dimensions: Dimensions | msgspec.UnsetType = msgspec.UNSET
     """the ids of the values of its dimensions; not written if it has none"""
+    fallback: Fallback | msgspec.UnsetType = msgspec.UNSET
+    """not written unless `model` is the fallback model of a limit"""
 
 
 class InvalidRecordError(ValueError):

@@ -265,6 +265,8 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
         details.attempts = [asdict(attempt) for attempt in opened.attempts]
     if opened.dimensions is not UNSET:
         details.dimensions = opened.dimensions
+    if opened.fallback is not UNSET:
+        details.fallback = asdict(opened.fallback)
     if opened.reserved_nusd is not None:
         details.reserved_usd = usd_text(opened.reserved_nusd)
     details.unpriced = charge_nusd is None or None

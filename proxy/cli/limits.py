@@ -80,6 +80,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="refuse requests that lack a dimension of --split-by; by default they are not counted here",
     )
+    parser.add_argument(
+        "--fallback-model",
+        metavar="MODEL",
+        default=argparse.SUPPRESS,
+        help="answer a request that this limit refuses with this model instead, not one of --model; none: refuse it",
+    )
     add_limits(parser, of_rule=True)
 
 
@@ -134,6 +140,8 @@ def _changes(options: argparse.Namespace) -> dict[str, Any]:
     changes = {"required": given["required"]} if "required" in given else {}
     if "model" in given:
         changes["models"] = () if given["model"] == [NONE] else tuple(given["model"])
+    if "fallback_model" in given:
+        changes["fallback_model"] = None if given["fallback_model"] == NONE else given["fallback_model"]
     return changes
 
 
@@ -168,6 +176,7 @@ def rule_json(store: LedgerStores, rule: LimitRule) -> dict[str, Any]:
         "only": _names(store, rule.values),
         "split_by": list(rule.split_by) or None,
         "required": rule.required,
+        "fallback_model": rule.fallback_model,
         "limits": limits_json(rule.limits),
         **{name: None if at is None else iso_utc(at) for name, at in times.items()},
     }

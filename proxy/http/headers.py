@@ -18,6 +18,8 @@ from proxy.http.errors import ApiError, bad_request, no_upgrade
 from proxy.http.framing import Head
 
 EXCHANGE_HEADER = "x-tokenweir-exchange"
+FALLBACK_HEADER = "x-tokenweir-fallback-model"
+"""the model that serves instead of the requested one"""
 SERVER = ("Server", "tokenweir")
 
 TRACEPARENT = istr("traceparent")

@@ -28,13 +28,14 @@ from proxy.ledger.limits import (
     with_changes,
 )
 from proxy.ledger.schema.tables import accounts, limit_rules
+from proxy.settings.models import PLAIN_MODEL_NAME
 from proxy.storage.database import Lock, hold, reading, writing
 
 SPLIT_BY_MAX, MODELS_MAX = 3, 50
 MODEL_CHARS_MAX = 256
 
 _COLUMNS = limit_rules.c
-_PLAIN = frozenset({"name", "models", "required"})
+_PLAIN = frozenset({"name", "models", "required", "fallback_model"})
 CHANGES = _PLAIN | {"limits"} | LIMITS
 """the fields that `update` takes; another part of the requests is another rule"""
 
@@ -66,6 +67,7 @@ class RuleStore:
         values: Mapping[str, str] | None = None,
         split_by: Sequence[str] = (),
         required: bool = False,
+        fallback_model: str | None = None,
     ) -> LimitRule:
         """Create a rule. `scope_id`: exists. `values`: dimension → value id. Raises RuleError, or ValueError that names
         the invalid field."""
@@ -80,6 +82,7 @@ class RuleStore:
                     values=dict(values or {}),
                     split_by=tuple(dict.fromkeys(split_by)),
                     required=required,
+                    fallback_model=fallback_model,
                     limits=limits,
                     created_at=self._clock(),
                     revision=next_revision(connection),
@@ -192,13 +195,26 @@ def _checked(rule: LimitRule) -> LimitRule:
         raise RuleError(f"split_by: {min(both)} has one value in this limit already")
     if rule.required and not rule.split_by:
         raise RuleError("required: needs split_by, the dimensions that requests must have")
+    if rule.fallback_model is not None:
+        _check_fallback(rule, rule.fallback_model)
     return rule
+
+
+def _check_fallback(rule: LimitRule, model: str) -> None:
+    """Raises RuleError."""
+    if PLAIN_MODEL_NAME.fullmatch(model) is None:
+        raise RuleError(f"fallback_model: must be the name of a model, not {model!r}")
+    if rule.is_for_model(model):
+        raise RuleError(f"fallback_model: {model} counts in this limit, too: set models, without {model}")
+
+
+_SAME_NAMES = ("rule_id", "name", "scope_id", "required", "fallback_model", "created_at", "deleted_at")
 
 
 def _rule_of(row: Row[Any]) -> LimitRule:
     fields = row._asdict()
     return LimitRule(
-        **{name: fields[name] for name in ("rule_id", "name", "scope_id", "required", "created_at", "deleted_at")},
+        **{name: fields[name] for name in _SAME_NAMES},
         models=tuple(row.models or ()),
         values=row.dimension_values or {},
         split_by=tuple(row.split_by or ()),

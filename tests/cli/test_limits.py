@@ -16,8 +16,10 @@ def test_a_limit_is_made_shown_changed_and_deleted(run: Commands) -> None:
     assert (made["scope_id"], made["split_by"], made["models"]) == ("proj_default", ["end_user"], ["gpt-4*"])
     assert made["limits"] == {"budget_usd": "5", "budget_window": "calendar_month"}
     assert run("limits", "list") == [made]
-    (changed,) = run("limits", "update", "per-user", "--budget", "8", "--model", "none", "--no-required")
-    assert (changed["limits"]["budget_usd"], changed["models"], changed["required"]) == ("8", None, False)
+    (changed,) = run("limits", "update", "per-user", "--budget", "8", "--no-required", "--fallback-model", "gpt-3")
+    assert (changed["limits"]["budget_usd"], changed["fallback_model"], changed["required"]) == ("8", "gpt-3", False)
+    (changed,) = run("limits", "update", "per-user", "--model", "none", "--fallback-model", "none")
+    assert (changed["models"], changed["fallback_model"]) == (None, None)
     (deleted,) = run("limits", "delete", "per-user", "--yes")
     assert deleted["deleted_at"]
     assert run("limits", "list") == []

@@ -18,17 +18,19 @@ def test_the_life_of_a_limit(stand: Stand) -> None:
     assert made["id"].startswith("rule_")
     assert (made["scope_id"], made["split_by"], made["max_budget"]) == ("proj_default", ["end_user"], 5)
     assert (made["budget_duration"], made["time_zone"], made["required"]) == ("calendar_day", "Europe/Berlin", False)
-    new = {"max_budget": 8, "models": ["gpt-4*"], "required": True}
+    new = {"max_budget": 8, "models": ["gpt-4*"], "required": True, "fallback_model": "gpt-3"}
     changed = stand.post("/limit/update", {"limit": "per-user", **new})
     assert changed == {**made, **new}
     plain = stand.post("/limit/new", {"name": "all", "rpm_limit": 100})
     assert stand.get("/limit/list")["limits"] == [changed, plain]
-    assert stand.post("/limit/delete", {"limit": made["id"]}) == changed
+    unset = stand.post("/limit/update", {"limit": made["id"], "fallback_model": None})
+    assert unset == {**changed, "fallback_model": None}
+    assert stand.post("/limit/delete", {"limit": made["id"]}) == unset
     assert stand.get("/limit/list")["limits"] == [plain]
     done = [(one["action"], one["target"]) for one in reversed(stand.get("/v1/audit")["data"])]
     assert done == [
         ("limit.create", made["id"]), ("limit.update", "per-user"), ("limit.create", plain["id"]),
-        ("limit.delete", made["id"]),
+        ("limit.update", made["id"]), ("limit.delete", made["id"]),
     ]  # fmt: skip
 
 
@@ -52,6 +54,7 @@ def test_one_value_is_shown_and_not_in_the_audit_log(stand: Stand) -> None:
         ("new", {**EACH, "prepaid": True}, "prepaid", "prepaid"),
         ("new", {**EACH, "time_zone": "Berlin", "budget_duration": "calendar_day"}, "time_zone", "not a time zone"),
         ("new", {**EACH, "models": ["a*b"]}, "models", "must be names of models"),
+        ("new", {**EACH, "fallback_model": "m"}, "fallback_model", "counts in this limit, too"),
         ("update", {"limit": "nobody", "rpm_limit": 5}, "limit", "none has the id or the name 'nobody'"),
     ],
 )

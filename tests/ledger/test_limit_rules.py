@@ -26,6 +26,7 @@ FIVE = Limits(budget_nusd=5, budget_window="calendar_month")
 WHOLE: dict[str, Any] = {
     "scope_id": "proj_default", "models": ("gpt-4*", "m"), "values": {"tag:team": "v_red"},
     "split_by": ("end_user", "session"), "required": True,
+    "fallback_model": "m2",
 }  # fmt: skip
 
 
@@ -51,9 +52,11 @@ def test_a_rule_comes_back_as_it_was_made_and_changed(engine: Engine, rules: Rul
     assert rules.every() == [whole, plain]
     assert (whole.split_by, whole.values, whole.created_at) == (("end_user", "session"), {"tag:team": "v_red"}, NOW)
     assert [rules.one(one) for one in ("rule_1", "all")] == [whole, plain]
-    changed = rules.update("each", rpm=7, required=False, models=())
+    changed = rules.update("each", rpm=7, required=False, models=(), fallback_model=None)
     assert (changed.limits.rpm, changed.limits.budget_nusd, changed.required, changed.models) == (7, 5, False, ())
     assert rules.update("each", rpm=7) == changed, "the same takes no new revision"
+    with pytest.raises(RuleError, match="fallback_model: gpt-4-turbo counts in this limit, too"):
+        rules.update("each", models=("gpt-4*",), fallback_model="gpt-4-turbo")
     deleted = rules.delete("each")
     assert (deleted.deleted_at, rules.every()) == (NOW, [plain])
     with pytest.raises(UnknownRuleError, match="limit: none has the id or the name 'each'"):
@@ -74,6 +77,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "split_by: must be at most 3": {"split_by": ("end_user", "session", "run", "tag:a")},
     "split_by: run has one value in this limit already": {"split_by": ("run",), "values": {"run": "v_1"}},
     "required: needs split_by": {"required": True},
+    "fallback_model: must be the name of a model, not 'gpt 4'": {"models": ("m",), "fallback_model": "gpt 4"},
+    "fallback_model: m counts in this limit, too: set models, without m": {"fallback_model": "m"},
 }
 
 

@@ -57,6 +57,8 @@ class NewLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """only requests with these values: dimension → value; needs a `key` or a project"""
     required: bool = False
     """refuse requests that lack a dimension of `split_by`"""
+    fallback_model: Text | None = None
+    """the model that answers a request instead, if this limit refuses it; not one of `models`"""
 
 
 class ChangedLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +69,7 @@ class ChangedLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields
     name: Text | UnsetType = UNSET
     models: Models | UnsetType | None = UNSET
     required: bool | UnsetType = UNSET
+    fallback_model: Text | UnsetType | None = UNSET
 
 
 class NamedLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +91,7 @@ class LimitInfo(BoundsShown, frozen=True, kw_only=True):
     """dimension → value; the value id of an erased one"""
     split_by: list[str]
     required: bool
+    fallback_model: str | None
     created_at: str
 
 
@@ -141,7 +145,7 @@ class LimitsApi:
             rule = self.rules.create(
                 rule_id=new_id(RULE_ID), name=body.name, limits=limits, models=models, split_by=split_by,
                 scope_id=_id_of(scope or account), values=self._value_ids(only, _project_of(scope or account)),
-                required=body.required,
+                required=body.required, fallback_model=body.fallback_model,
             )  # fmt: skip
             act.target = rule.rule_id
             return rule
@@ -158,6 +162,8 @@ class LimitsApi:
             fields["models"] = tuple(fields["models"] or ())
         if body.required is not UNSET:
             fields["required"] = body.required
+        if body.fallback_model is not UNSET:
+            fields["fallback_model"] = body.fallback_model
         done = await self.operations.run(
             call, "limit.update", body.limit, body, lambda _act: self.rules.update(body.limit, **fields)
         )
@@ -196,6 +202,7 @@ class LimitsApi:
                 only={name: names.get(value_id, value_id) for name, value_id in rule.values.items()},
                 split_by=list(rule.split_by),
                 required=rule.required,
+                fallback_model=rule.fallback_model,
                 created_at=iso_utc(rule.created_at),
             )
             for rule in every

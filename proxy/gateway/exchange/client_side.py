@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
+from msgspec import UNSET
+
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.body import Body
 from proxy.gateway.exchange.rate_limits import headers as limit_headers
@@ -18,7 +20,7 @@ from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError
-from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
+from proxy.http.headers import EXCHANGE_HEADER, FALLBACK_HEADER, SERVER, downward
 from proxy.http.reply import Reply
 from proxy.metering.dialect import Dialect
 from proxy.metering.wire.framing import SSE
@@ -39,7 +41,9 @@ class ClientSide:
         self._exchange = admitted.open_exchange
         self._tapes = tapes
         limits = limit_headers(reservation.reserved.counters, reservation.levels)
-        self._own_headers = (*limits, *admitted.connection.headers)
+        opened = admitted.open_exchange.opened
+        fallback = () if opened.fallback is UNSET else ((FALLBACK_HEADER, opened.model),)
+        self._own_headers = (*limits, *fallback, *admitted.connection.headers)
         self.told_cost: ToldCost | None = None
         """None: the client does not get the cost"""
         if admitted.tells_cost is not TellsCost.NO:

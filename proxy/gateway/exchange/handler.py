@@ -25,6 +25,7 @@ from proxy.foundation.slices import AT_ONCE_BYTES, in_slices
 from proxy.gateway.authentication import Accepting, authenticated
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.exchange import Exchange
+from proxy.gateway.exchange.fallback import admit_or_fall_back
 from proxy.gateway.exchange.hand_over import Background
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.opener import ExchangeOpener, checked
@@ -217,7 +218,10 @@ class ProxyHandler:
         open_exchange: OpenExchange | None = None
         try:
             route = opener.order_by_health(route, facts.model)
-            open_exchange = await opener.admit(new_id, dialect, key, facts, route, received_at, dimensions=dimensions)
+            open_exchange, facts, route = await admit_or_fall_back(
+                opener, new_id, dialect, key, facts, route,
+                pinned=facts.continues is not None or bool(files), received_at=received_at, dimensions=dimensions,
+            )  # fmt: skip
             if self._ports.traces is not None:
                 open_exchange.traceparent = request.headers.get(TRACEPARENT)
             if claim is not None:

@@ -22,7 +22,7 @@ from proxy.billing.money import Nusd
 from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tokens_bound, quote
 from proxy.billing.pricing.rules import Payer
-from proxy.billing.record import Opened, Price
+from proxy.billing.record import Fallback, Opened, Price
 from proxy.billing.reservation import Denied
 from proxy.budgets.admission import OpenReservation
 from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens, silence_of
@@ -137,6 +137,7 @@ class ExchangeOpener:
         dimensions: Dimensions | UnsetType = UNSET,
         *,
         money_only: bool = False,
+        fallback: Fallback | UnsetType = UNSET,
     ) -> OpenExchange:
         """Reserve at every level, and open the exchange. `money_only`: no level limits the number of requests or
         tokens. Raises ApiError if a limit is reached, a dimension is missing, or the outbox is full."""
@@ -149,7 +150,9 @@ class ExchangeOpener:
             scopes = tuple(map(_of_money, scopes))
         reservation = await self._reserved(exchange_id, key, facts, route, terms, scopes)
         try:
-            opened, slot, durable = self._open(exchange_id, dialect, key, facts, route, terms, reservation, dimensions)
+            opened, slot, durable = self._open(
+                exchange_id, dialect, key, facts, route, terms, reservation, dimensions, fallback
+            )
         except BaseException:
             reservation.close(0, 0)
             raise
@@ -235,6 +238,7 @@ class ExchangeOpener:
         terms: AdmissionTerms,
         reservation: OpenReservation,
         dimensions: Dimensions | UnsetType,
+        fallback: Fallback | UnsetType,
     ) -> tuple[Opened, Slot, asyncio.Future[None] | None]:
         """Open the exchange in the outbox. Raises ApiError if that is full."""
         outbox = self._ports.outbox
@@ -267,6 +271,7 @@ class ExchangeOpener:
                 silence=silence_of(self._ports.estimator, route, limit, facts) if facts.streamed else UNSET,
                 echoes=facts.echoes or UNSET,
                 dimensions=dimensions,
+                fallback=fallback,
             )
             return opened, slot, outbox.begin(opened)
         except BaseException as failure:

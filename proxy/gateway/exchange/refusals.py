@@ -78,6 +78,18 @@ class _Denial:
         return self.scope is not None and self.denied.counter_id == credit_counter_id(self.scope.scope_id)
 
 
+class RefusedByRuleError(ApiError):
+    """A refusal by a rule that names another model for the request."""
+
+    def __init__(self, error: ApiError, rule_id: str, fallback_model: str) -> None:
+        super().__init__(
+            error.status, error.message, kind=error.kind, param=error.param, code=error.code,
+            retry_after_s=error.retry_after_s, headers=error.headers,
+        )  # fmt: skip
+        self.rule_id = rule_id
+        self.fallback_model = fallback_model
+
+
 def refusal(
     denied: Denied,
     key: ApiKey,
@@ -98,7 +110,11 @@ def refusal(
     )
     limits = headers([counter for _, counter in counters], denied.levels)
     error.headers = (*limits, *((NO_RETRY,) if in_vain else ()))
-    return error
+    fallback = scope.rule.fallback_model if isinstance(scope, RuleScope) else None
+    if fallback is None or denied.why is DenialReason.STORE_UNAVAILABLE:
+        return error
+    assert isinstance(scope, RuleScope)
+    return RefusedByRuleError(error, scope.rule.rule_id, fallback)
 
 
 def too_many_at_once(message: str) -> ApiError:

@@ -401,6 +401,8 @@ limit_rules = Table(
     # Dimensions.
     Column("split_by", _json()),
     Column("required", Boolean, nullable=False),
+    # Serves a request that the rule refuses; null: none.
+    Column("fallback_model", _text()),
     # As in accounts.
     Column("limits", _json()),
     Column("created_at", UtcTime, nullable=False),

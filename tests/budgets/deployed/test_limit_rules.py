@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.budgets.deployed.limited import Limited, code, get, served
+from proxy.http.headers import FALLBACK_HEADER
+from tests.budgets.deployed.limited import SOON_S, Limited, code, get, served
 from tests.budgets.deployed.machines import Machines
 from tests.support.net import Response
 from tests.support.provider import ScriptedProvider
 from tests.support.valkey import Valkey
+from tests.support.waiting import until
 
 TEN = ("--budget", "0.001", "--budget-window", "none")
 
@@ -100,6 +102,32 @@ async def test_a_dimension_can_be_required(limited: Limited) -> None:
         assert code(answers[2]) == "rate_limit_exceeded"
         assert (await limited.post(key, model, headers={**red, "x-tokenweir-tags": "team=blue"})).status == 200
         assert (await limited.post(key, "other", headers={})).status in (200, 404, 502), "of another model"
+
+
+async def test_a_cheaper_model_serves_what_a_limit_refuses_and_the_answer_says_so(limited: Limited) -> None:
+    dear, cheap = limited.model(100, first_ms=50), limited.model(100)
+    key_id, key = limited.key("--budget", "0.0015", "--budget-window", "none")
+    _, probing = limited.key()
+    _, of_dear = limited.key("--model", dear)
+    options = ("--project", "default", "--model", dear, "--fallback-model", cheap, "--split-by", "end_user")
+    with rule(limited, "dear", *options, *TEN) as rule_id:
+
+        async def falls_back() -> bool:
+            answer = await as_user(limited, probing, dear, "probe", max_tokens=1_000_000)
+            return answer.header(FALLBACK_HEADER) == cheap
+
+        await until(falls_back, within_s=SOON_S, poll_s=0.05)
+        answers = await asyncio.gather(*(as_user(limited, key, dear, "alice") for _ in range(30)))
+        assert served(list(answers)) == 15, "the key's limit stands at the other model, too"
+        told = [one.header(FALLBACK_HEADER) for one in answers if one.status == 200]
+        assert sorted(told, key=str) == [None] * 10 + [cheap] * 5
+        entries = limited.entries(key_id, 15)
+        assert [one["model"] for one in entries].count(dear) == 10
+        instead = {"model": dear, "limit": rule_id}
+        assert [one["details"].get("fallback") for one in entries if one["model"] == cheap] == [instead] * 5
+        refused = await as_user(limited, of_dear, dear, "probe", max_tokens=1_000_000)
+        assert (refused.status, refused.header(FALLBACK_HEADER)) == (402, None), "of a key that may not use the other"
+        assert "the limit 'dear' for this end_user" in json.loads(refused.body)["error"]["message"]
 
 
 async def test_a_claim_frees_no_request_of_its_key_s_limits(limited: Limited) -> None:

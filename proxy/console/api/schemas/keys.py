@@ -291,6 +291,7 @@ FIELDS = {
     "limits": "max_budget",
     "split_by": "split_by",
     "required": "required",
+    "fallback_model": "fallback_model",
     "only": "only",
     "time_zone": "time_zone",
     "usd": "usd",

@@ -1,0 +1,77 @@
+"""Admission of a request, at another model if a rule that has a fallback model refuses it.
+
+Invariants: A refused admission holds nothing when the next one is decided, and each is one atomic step at all levels of
+its model. Another model serves only if the key may use it and a provider of it supports the client's dialect; else the
+client gets the refusal. A request that continues a stored response stays at the provider of that response.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec import UNSET, UnsetType, structs
+
+from proxy.billing.keys import ApiKey
+from proxy.billing.record import Fallback
+from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.gateway.exchange.opener import ExchangeOpener
+from proxy.gateway.exchange.refusals import RefusedByRuleError
+from proxy.gateway.upstream.routing import Route, only_at
+from proxy.http.errors import ApiError
+from proxy.metering.dialect import Dialect
+from proxy.metering.request import RequestFacts
+
+FALLBACKS_MAX = 3
+"""fallback models that are tried for one request"""
+
+
+class Admitted(NamedTuple):
+    """An admitted request."""
+
+    open_exchange: OpenExchange
+    facts: RequestFacts
+    """with the model that serves"""
+    route: Route
+
+
+async def admit_or_fall_back(
+    opener: ExchangeOpener,
+    exchange_id: str,
+    dialect: Dialect,
+    key: ApiKey,
+    facts: RequestFacts,
+    route: Route,
+    *,
+    pinned: bool,
+    **how: Any,
+) -> Admitted:
+    """Admit the request. `pinned`: only the provider of `route` can serve it. `how`: further arguments of
+    `ExchangeOpener.admit`. Raises ApiError."""
+    provider = route.provider.settings.name if pinned else None
+    requested = facts.model
+    fallback: Fallback | UnsetType = UNSET
+    for left in reversed(range(FALLBACKS_MAX + 1)):
+        try:
+            opened = await opener.admit(exchange_id, dialect, key, facts, route, fallback=fallback, **how)
+        except RefusedByRuleError as refused:
+            model = refused.fallback_model
+            found = _route(opener, model, key, dialect, provider) if left else None
+            if found is None:
+                raise
+            route, facts = opener.order_by_health(found, model), structs.replace(facts, model=model)
+            fallback = Fallback(requested, refused.rule_id)
+        else:
+            return Admitted(opened, facts, route)
+    raise AssertionError("the last refusal is raised")
+
+
+def _route(opener: ExchangeOpener, model: str, key: ApiKey, dialect: Dialect, provider: str | None) -> Route | None:
+    """The route of a fallback model. `provider`: the only one that can serve. None: the model cannot serve."""
+    try:
+        found = opener.find_route(model, key, dialect)
+    except ApiError:
+        return None
+    if provider is None:
+        return found
+    found = only_at(found, provider)
+    return found if found.provider.settings.name == provider else None
