@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from proxy.billing.keys import ApiKey
 from proxy.billing.money import Nusd
 from proxy.budgets.admission import Admission
+from proxy.gateway.budget_headers import BudgetHeaders
 from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.outbox import Outbox
 from proxy.gateway.tapes.tapes import Tapes
@@ -72,3 +73,5 @@ class Ports:
     """None: there are no files"""
     tapes: Tapes | None = None
     """None: streams cannot be resumed"""
+    budget_headers: BudgetHeaders | None = None
+    """None: answers do not say what is left of a budget"""

@@ -359,6 +359,12 @@ class Settings:
     key_info: bool = setting(
         flag(), "clients may ask what their own key has spent and left: `/v1/me`, OpenRouter's `/key`", default=True
     )
+    budget_headers: bool = setting(
+        flag(),
+        "answers to keys with a budget have headers with what is left of the tightest one, at one more call to the "
+        "budget store",
+        default=False,
+    )
     data_dir: Path = setting(
         path_of("folder"),
         "folder of the journal, and of the ledger if it is SQLite",

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.body import Body
+from proxy.gateway.exchange.rate_limits import Headers
 from proxy.gateway.exchange.rate_limits import headers as limit_headers
 from proxy.gateway.exchange.taped_stream import TapedStream
 from proxy.gateway.exchange.told_cost import TellsCost, ToldCost
@@ -43,7 +44,7 @@ class ClientSide:
         limits = limit_headers(reservation.reserved.counters, reservation.levels)
         opened = admitted.open_exchange.opened
         fallback = () if opened.fallback is UNSET else ((FALLBACK_HEADER, opened.model),)
-        self._own_headers = (*limits, *fallback, *admitted.connection.headers)
+        self._own_headers: Headers = (*limits, *fallback, *admitted.connection.headers)
         self.told_cost: ToldCost | None = None
         """None: the client does not get the cost"""
         if admitted.tells_cost is not TellsCost.NO:
@@ -53,6 +54,10 @@ class ClientSide:
         """None: the stream cannot be resumed"""
         self.told_error = False
         """the client got an event with the reason why its stream ends"""
+
+    def add_headers(self, headers: Headers) -> None:
+        """Write these, too, in a head that is not written yet."""
+        self._own_headers += headers
 
     @property
     def has_left(self) -> bool:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from aiohttp import web
 
 from proxy.billing.limits import OnExhausted
+from proxy.gateway.budget_headers import Headers, ready
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.body import Body, body_of
 from proxy.gateway.exchange.client_side import ClientSide
@@ -83,6 +84,8 @@ class Exchange:
         self._body: Body | None = None
         self._waiting: asyncio.Task[Any] | None = None  # waits for a provider or the disk, and may be cancelled
         self._over: asyncio.Future[None] | None = None
+        self._budget_headers = ports.budget_headers
+        self._budgets: asyncio.Task[Headers] | None = None  # reads what is left, beside the provider's answer
 
     def running(self) -> ExchangeSnapshot:
         """Its current snapshot."""
@@ -117,17 +120,20 @@ class Exchange:
         self._deadlines.rearm()
         try:
             await self._asking.prepare()
+            self._read_budgets()
             self._meters.opened(overhead_s=monotonic() - admitted.received_at)
             answer = self._asking.answer = await self._asking.answered(self._may_ask)
             if 200 <= answer.status < 300:
                 self._accepted(admitted)
                 if self._open_exchange.durable is not None:
                     await self._open_exchange.durable
+                await self._add_budget_headers()
                 if self._life.phase is Phase.ANSWERED:
                     self._waiting = None
                     self._relay(answer, admitted)
             else:
                 await self._asking.refused(answer)
+                await self._add_budget_headers()
                 self._nothing_came(Event.REFUSED, upstream_status=answer.status)
         except UpstreamFailedError as failure:
             self._nothing_came(Event.UNREACHABLE, failure)
@@ -137,6 +143,15 @@ class Exchange:
             self._broke_down(bug)
         finally:
             self._waiting = None
+
+    def _read_budgets(self) -> None:
+        if self._budget_headers is not None:
+            exchange = self._open_exchange
+            self._budgets = self._budget_headers.begin(exchange.scopes, exchange.reservation)
+
+    async def _add_budget_headers(self) -> None:
+        if self._budgets is not None:
+            self._client.add_headers(await ready(self._budgets))
 
     def _may_ask(self, to: Failover) -> bool:
         """True if another provider may get the request after a failed attempt: the client is still there, and the

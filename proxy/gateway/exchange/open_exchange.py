@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType, json, structs
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.ending import FREE, Ending, compared, record_of
+from proxy.billing.limits import Scope
 from proxy.billing.money import usd_text
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BackgroundRun, BillableParts, Opened, Outcome, Price, UsageRecord
@@ -85,6 +86,8 @@ class OpenExchange:
 
     handed_over = False
     """the background poller closes the exchange: the provider makes its answer in the background"""
+    scopes: Sequence[Scope] = ()
+    """the levels that it counts against"""
 
     def __init__(
         self,

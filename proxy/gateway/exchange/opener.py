@@ -156,11 +156,13 @@ class ExchangeOpener:
         except BaseException:
             reservation.close(0, 0)
             raise
-        return OpenExchange(
+        open_exchange = OpenExchange(
             opened, slot, self._ports,
             facts=facts, started_at=received_at, reservation=reservation, durable=durable,
             route=route, payer=terms.payer,
         )  # fmt: skip
+        open_exchange.scopes = scopes
+        return open_exchange
 
     def _terms(self, dialect: Dialect, payer: Payer, facts: RequestFacts, route: Route) -> AdmissionTerms:
         """Prices and prompt estimate of the request, fixed at admission."""

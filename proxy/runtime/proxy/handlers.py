@@ -14,6 +14,7 @@ from proxy.foundation.tasks import Tasks
 from proxy.gateway.authentication import Accepting
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.batches.routes import add_to as add_object_routes
+from proxy.gateway.budget_headers import BudgetHeaders
 from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.opener import ExchangeOpener
@@ -96,6 +97,7 @@ def make_handlers(
         outbox=outbox, upstream=upstream, estimator=estimator, meters=metrics, unix_time=time.time,
         admission=admission.admission, claims=admission.claims, owners=admission.owners, dimensions=dimensions,
         traces=resources.traces, files=batches.check_files, tapes=tapes,
+        budget_headers=BudgetHeaders(admission.store, tasks) if settings.budget_headers else None,
     )  # fmt: skip
     owners = ExchangeOwners()
     background = BackgroundExchanges(ports, owners)

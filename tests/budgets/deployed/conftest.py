@@ -18,7 +18,10 @@ __all__ = ["ledger_url", "queue_url"]
 @pytest.fixture(scope="session")
 def limited_process(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider) -> Iterator[Limited]:
     tokenweir = deployment(
-        tmp_path_factory.mktemp("limited"), provider_process, idempotency={"replay_bytes_max": "64 KiB"}
+        tmp_path_factory.mktemp("limited"),
+        provider_process,
+        idempotency={"replay_bytes_max": "64 KiB"},
+        budget_headers=True,
     )
     with closing(tokenweir):
         yield Limited(tokenweir.start(), provider_process)

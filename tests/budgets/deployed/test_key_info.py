@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.script import Shape
+from proxy.demo.script import Shape, json_script
 from proxy.gateway.key_info.handler import ANSWERS_MAX
 from tests.budgets.deployed.limited import Limited, ask_at, begin, deployment, get
 from tests.budgets.deployed.machines import Machines
+from tests.support.net import Response
 from tests.support.provider import ScriptedProvider
 from tests.support.waiting import until
 
@@ -174,9 +175,34 @@ async def test_polling_of_many_keys_does_not_keep_the_operator_waiting(watched: 
     assert [status for status, _ in shown] == [200] * 20
 
 
-def test_it_can_be_switched_off(tmp_path: Path, provider: ScriptedProvider) -> None:
+def budget_headers(answer: Response) -> dict[str, str]:
+    start = "x-tokenweir-budget-"
+    return {name.removeprefix(start): value for name, value in answer.headers if name.startswith(start)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_answers_say_what_is_left_of_the_tightest_budget(limited: Limited, stream: bool) -> None:
+    _, key = limited.key(*BUDGET)
+    answer = await limited.post(key, limited.model(10), max_tokens=100, stream=stream)
+    told, shown = budget_headers(answer), await budget(limited, key)
+    assert told == {"remaining": "0.0009", "limit": "0.001", "reset": shown["window_end"]}, "this request is reserved"
+    run = {"x-tokenweir-run": f"{stream}; max=0.0005"}
+    capped = await limited.post(key, limited.model(10), max_tokens=100, stream=stream, headers=run)
+    assert budget_headers(capped) == {"remaining": "0.0004", "limit": "0.0005"}, "a cap has no window"
+    refused = await limited.post(
+        key, limited.provider.script("no", json_script({"error": {"message": "no"}}, 400)), max_tokens=100
+    )
+    assert refused.status == 400
+    assert budget_headers(refused)["limit"] == "0.001"
+    _, free = limited.key()
+    assert budget_headers(await limited.post(free, limited.model(10))) == {}
+
+
+async def test_it_can_be_switched_off(tmp_path: Path, provider: ScriptedProvider) -> None:
     with closing(deployment(tmp_path, provider, key_info=False)) as tokenweir:
-        key = tokenweir.start().key()
+        limited = Limited(tokenweir.start(), provider)
+        _, key = limited.key(*BUDGET)
+        assert budget_headers(await limited.post(key, limited.model(10))) == {}
         for path in ("/v1/me", "/api/v1/key", "/v1/credits", "/api/v1/generation?id=x"):
             status, refused = ask_at(tokenweir.url, path, key)
             assert (status, refused["error"]["code"] if "v1/me" in path else None) in (
