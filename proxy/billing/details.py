@@ -54,7 +54,7 @@ class EntryDetails(Struct, omit_defaults=True):
     drain_ended_by: str | None = None
     """The limit that ended a drain: `tokens` or `seconds`."""
     limit: str | None = None
-    """The setting whose time was over."""
+    """The setting whose time limit ended the exchange."""
     taken_up: int | None = None
     """How often clients resumed the stream."""
     credential: str | None = None
@@ -99,12 +99,12 @@ the estimate, and four times; wider for scripts and models that it knows little 
     expected_error: float | None = None
     """The typical relative error of the estimate."""
     capped: bool | None = None
-    """The estimate was above the request's limit or the received bytes, and is that."""
+    """The estimate exceeded the request's limit or the received bytes, and was reduced to it."""
     hidden_by_time: int | None = None
-    """How many tokens the silence before a first word that never came stands for; billed only with \
+    """Estimated hidden tokens of an answer that ended before its first word, by its duration; billed only with \
 [`hidden_by_time`](settings.md)."""
     limit_exceeded: bool | None = None
-    """More was seen than the request's limit allows (a provider that does not keep it): the limit caps nothing."""
+    """The output exceeds the request's limit, which the provider did not keep: the estimate is not capped."""
     hidden_reasoning: int | None = None
     """How many of the estimated tokens were never streamed."""
     price: Mapping[str, Any] | None = None

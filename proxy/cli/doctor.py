@@ -59,7 +59,9 @@ def print_findings(
     except SettingsError as refusal:
         *others, last = str(refusal).splitlines()
         findings = [error("configuration", line, "") for line in others]
-        findings.append(error("configuration", last, "correct what is named: nothing starts without it"))
+        findings.append(
+            error("configuration", last, "correct the configuration: the proxy does not start with this error")
+        )
     else:
         findings = examine(case, checks(case))
     for finding in findings:

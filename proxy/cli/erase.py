@@ -50,8 +50,8 @@ def _erase(options: argparse.Namespace) -> None:
             project_id = store.accounts.one(options.project, AccountKind.PROJECT).account_id
         found = read_erasable(store.engine, dimension, value, store.pepper(), project_id)
         if found is None:
-            raise UnknownNameError(f"no {what} has this value, or it is erased already")
-        confirm(options, f"Forget this {what} of {counted(found.traces.exchanges, 'exchange')} for ever?")
+            raise UnknownNameError(f"no {what} has this value, or it was erased before")
+        confirm(options, f"Erase this {what} of {counted(found.traces.exchanges, 'exchange')}? This cannot be undone.")
         by = Actor(operator(), "cli", socket.gethostname())
         with store.audit_log.operation(by, ERASE, ", ".join(found.value_ids), found.audited):
             DimensionValues(store.engine).erase(found.value_ids)

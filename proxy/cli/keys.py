@@ -163,7 +163,7 @@ def _apply(operation: str, options: argparse.Namespace) -> None:
 def _revoke(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         key = store.keys.one(options.key)  # what does not exist is not asked about
-        confirm(options, f"Revoke the key {options.key} for ever?")
+        confirm(options, f"Revoke the key {options.key}? This cannot be undone.")
         print_object(options, key_json(store.keys.revoke(key.key_id)))
 
 

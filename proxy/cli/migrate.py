@@ -89,7 +89,7 @@ def _move(options: argparse.Namespace) -> None:
         )
     if (file.parent / "pepper").exists():
         print(
-            "tokenweir: set key_pepper to what `tokenweir keys pepper` prints with the earlier configuration",
+            "tokenweir: set key_pepper to the output of `tokenweir keys pepper` with the earlier configuration",
             file=sys.stderr,
         )
 
@@ -116,7 +116,9 @@ def _target(options: argparse.Namespace) -> str:
         return str(options.target)
     ledger = load_settings(options.config).ledger
     if ledger is None:
-        raise WrongUsage("--to: is missing, and the configuration has no `ledger`: name a database on Postgres in one")
+        raise WrongUsage(
+            "--to: is missing, and the configuration has no `ledger`: give a Postgres database in one of them"
+        )
     return ledger.reveal()
 
 

@@ -141,7 +141,7 @@ def _close(options: argparse.Namespace) -> None:
         if left and not options.leave:
             raise PeriodError(f"{month}: some records are not settled:\n{_listed(left)}\n{_WAYS}")
         if not _is_closed(store, month):
-            confirm(options, f"Close {month} and every open month before it, for ever?")
+            confirm(options, f"Close {month} and every open month before it? This cannot be undone.")
         months = close(store.ledger, month, by=operator(), left_behind=left)
         issue_all(store.engine)
         if options.json:
@@ -155,7 +155,7 @@ def _close(options: argparse.Namespace) -> None:
     for one in months:
         print(f"tokenweir: {one} is closed")
     if months and left:
-        print(f"tokenweir: left behind:\n{_listed(left)}")
+        print(f"tokenweir: not settled yet, for later statements:\n{_listed(left)}")
 
 
 def _is_closed(store: LedgerStores, month: Month) -> bool:
@@ -166,7 +166,7 @@ def _is_closed(store: LedgerStores, month: Month) -> bool:
         return read_closings(connection).closed_at(month) is not None
 
 
-_WAYS = "Settle it (`tokenweir dead-letters list`), wait with --wait 10m, or close the month without it with --leave."
+_WAYS = "Settle them (`tokenweir dead-letters list`), wait with --wait 10m, or close the month without them by --leave."
 
 
 def _listed(left: list[Unsettled]) -> str:
@@ -200,16 +200,16 @@ def _verify(options: argparse.Namespace) -> None:
     try:
         digests = (_verified_statement if document["object"] == "statement" else _verified_receipt)(document, options)
     except (KeyError, TypeError) as missing:
-        raise Failure(f"{options.file}: is not whole: {missing}") from None
+        raise Failure(f"{options.file}: is incomplete: {missing}") from None
     if options.digest is not None and options.digest not in digests:
-        raise Failure(f"--digest: {options.digest} is not found; {options.file} leads to {', '.join(sorted(digests))}")
+        raise Failure(f"--digest: {options.digest} is not found; {options.file} has {', '.join(sorted(digests))}")
 
 
 def _verified_statement(statement: dict[str, Any], options: argparse.Namespace) -> set[str]:
     from proxy.reports.receipts import check_statement
 
     if options.statement is not None:
-        raise WrongUsage("--statement: goes with a receipt")
+        raise WrongUsage("--statement: needs a receipt")
     with Progress("verifying", "entries", total=statement["entries"]) as progress:
         check_statement(statement, None if options.entries is None else progress.each(_lines(options.entries)))
     proven = {name: statement[name] for name in ("number", "month", "scope_id", "digest")}
@@ -217,7 +217,7 @@ def _verified_statement(statement: dict[str, Any], options: argparse.Namespace) 
     text = f"ok: statement {statement['number']} adds up; digest {statement['digest']}"
     print(result_line(options, {"object": "statement", **proven, "entries": entries}, text))
     if options.entries is not None and not options.json:
-        print(f"tokenweir: ok: it is the sum of its {statement['entries']} entries, and the digest is theirs")
+        print(f"tokenweir: ok: it has the sum and the digest of its {statement['entries']} entries")
     return {statement["digest"]}
 
 
@@ -225,7 +225,7 @@ def _verified_receipt(receipt: dict[str, Any], options: argparse.Namespace) -> s
     from proxy.reports.receipts import check_receipt
 
     if options.entries is not None:
-        raise WrongUsage("--entries: goes with a statement")
+        raise WrongUsage("--entries: needs a statement")
     digests = check_receipt(receipt)
     exchange_id, proven, number = receipt["exchange_id"], digests, None
     if options.statement is not None:
@@ -238,7 +238,7 @@ def _verified_receipt(receipt: dict[str, Any], options: argparse.Namespace) -> s
         fields = {"object": "receipt", "exchange_id": exchange_id, "number": number, "month": of_month}
         text = f"ok: {exchange_id} is in statement {number}; digest {digest}"
         if number is None:
-            text = f"ok: {exchange_id} leads to the digest of {of_month} {scope_id}: {digest}"
+            text = f"ok: {exchange_id} is part of {of_month} {scope_id}; digest {digest}"
         print(result_line(options, {**fields, "scope_id": scope_id, "digest": digest}, text))
     return set(digests.values())
 

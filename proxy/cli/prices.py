@@ -353,9 +353,9 @@ def _lines(explained: dict[str, Any]) -> Iterator[str]:
     if "stated" in price:
         yield f"  answers that state their cost: that × {' × '.join(price['stated'])}, instead of these prices"
     for name in explained["lacking"]:
-        yield f"  no price for {name} tokens: an answer with any, and nothing else that is priced, is unpriced"
+        yield f"  no price for {name} tokens: an answer with such tokens alone is unpriced"
     for word in explained["without_price"]:
-        yield f"  no price for {word}: as if it were not there"
+        yield f"  no price for {word}: list prices apply"
     if explained["not_applied"]:
         yield "  not applied: " + ", ".join(f"{reason} ({by})" for reason, by in explained["not_applied"].items())
 

@@ -57,7 +57,7 @@ def _statement(options: argparse.Namespace) -> None:
     if options.format == "pdf" and options.output is None and sys.stdout.isatty():
         raise WrongUsage("--output: is required for PDF if standard output is a terminal")
     if options.format == "csv" and options.by is not None:
-        raise WrongUsage("--by: not with --format csv, whose lines add up by column")
+        raise WrongUsage("--by: cannot be combined with --format csv, whose columns are summed")
     with store_of(options) as store, nullcontext() if options.by is None else values_exported(store, options):
         statement = read_statement(store.engine, _owner(store, options), options.month, options.by)
         if options.entries is not None:

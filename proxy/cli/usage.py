@@ -74,9 +74,11 @@ def _group(text: str) -> str:
 def _usage(options: argparse.Namespace) -> None:
     dimensions = [name for name in options.by if name not in _PLAIN]
     if len(dimensions) > 1:
-        raise WrongUsage(f"--by: has {' and '.join(dimensions)}; one of end users, sessions, runs and tags")
+        raise WrongUsage(
+            f"--by: {' and '.join(dimensions)} cannot be combined: give one of end_user, session, run and tags"
+        )
     if options.daily and options.limit is not None:
-        raise WrongUsage("--limit: not with --daily")
+        raise WrongUsage("--limit: cannot be combined with --daily")
     with store_of(options) as store:
         wanted = _wanted(store, options, dimensions)
         rows = list(_rows(store, options, wanted))

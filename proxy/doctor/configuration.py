@@ -77,7 +77,9 @@ def _identities(settings: Settings) -> Iterator[Finding]:
         try:
             issuer_keys(one)
         except SettingsError as wrong:
-            yield error("configuration", str(wrong), "correct the path or the file: nothing starts without it")
+            yield error(
+                "configuration", str(wrong), "correct the path or the file: the proxy does not start without it"
+            )
         if urlsplit(one.issuer).path.strip("/").split("/")[0] in _ENTRA_SHARED:
             yield _note(f"{at}.issuer: no token has this `iss`", "write the id of your tenant in its place")
         for model in sorted(one.key.models or ()):

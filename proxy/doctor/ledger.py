@@ -95,7 +95,7 @@ def _projects(connection: Connection, case: CheckedDeployment) -> Iterator[Findi
     for one in case.settings.identities.values():
         for project in sorted({*([one.project] if one.project else ()), *one.projects.values()} - ids):
             if named[project] != 1:
-                how_many = "several have the name" if named[project] else "none has the id or the name"
+                how_many = "several projects have the name" if named[project] else "no project has the id or the name"
                 yield warning(
                     f"identity {one.name}",
                     f"project: {how_many} {project!r}; its tokens are refused",
@@ -135,7 +135,7 @@ def _unbilled(connection: Connection) -> Iterator[Finding]:
         yield warning("usage", f"{what} is not read, in {count} {among}", advice)
     for what, count in sorted(refuted.items()):
         advice = "ask the provider; `usage: {refuted: estimate}` of the provider estimates such counts"
-        yield warning("usage", f"{what} is refuted by the answer, in {count} {among}", advice)
+        yield warning("usage", f"{what} contradicts the answer, in {count} {among}", advice)
     for provider, nusd in sorted(stated.items()):
         if abs(ours[provider] - nusd) > STATED_ERROR_MAX * nusd:
             message = f"states a cost of {usd_text(nusd)} USD where the price lists give {usd_text(ours[provider])}"

@@ -129,7 +129,7 @@ def unknown_stream() -> ApiError:
 
 def stream_overwritten() -> ApiError:
     """410: the next events were dropped from memory."""
-    message = "The events after this one are no longer in memory: the stream is longer than the part that is kept."
+    message = "The events after this one are no longer in memory: only the last part of a long stream is kept."
     return ApiError(410, message, param="after", code="stream_overwritten", headers=(NO_RETRY,))
 
 
@@ -159,7 +159,7 @@ def unknown_object(kind: str, object_id: str) -> ApiError:
 
 def unknown_file_named(file_id: str, param: str = "file_id") -> ApiError:
     """400: a request names a file that does not exist, or that another key made."""
-    message = f"{param}: no file '{_shown(file_id)}' was uploaded here with this key, or with one of its project"
+    message = f"{param}: no file '{_shown(file_id)}' was uploaded with this key, or with another key of its project"
     return bad_request(message, param=param, code="file_not_found")
 
 
@@ -224,13 +224,15 @@ def missing_dimension(name: str) -> ApiError:
     """400: a limit needs to know this dimension of the request."""
     header = f"x-tokenweir-{name.replace('_', '-')}"
     how = f"{header}: …" if not name.startswith("tag:") else f"x-tokenweir-tags: {name.removeprefix('tag:')}=…"
-    message = f"This key's requests must say their {name}: send the header '{how}', or what your client has for it."
+    message = (
+        f"A limit of this key needs the {name} of each request: send it in the header '{how}', or as your API has it."
+    )
     return bad_request(message, param=name, code="missing_dimension")
 
 
 def run_cap_unknown() -> ApiError:
     """503: the cap of the run cannot be stored now, so that it would not hold."""
-    message = "The cap of this run cannot be kept right now. Please try again later."
+    message = "The cap of this run cannot be stored right now. Please try again later."
     return overloaded(message, code="run_cap_unknown")
 
 
@@ -256,12 +258,12 @@ _KEY_REFUSALS = {
     "replaced": "This API key has a new secret, and the one that you sent has expired.",
     "revoked": "This API key has been revoked.",
     "blocked": "This API key is blocked.",
-    "jwt_invalid": "The token is not valid: its form, its signature or its times are wrong.",
-    "jwt_elsewhere": "The token is not of an issuer, and for an audience, that are configured here.",
+    "jwt_invalid": "The token is not valid: its format, its signature or its times are wrong.",
+    "jwt_elsewhere": "The issuer and the audience of the token are not configured here.",
     "jwt_expired": "The token has expired.",
     "jwt_early": "The token is not valid yet: compare the clocks of its issuer and of this proxy.",
-    "jwt_claims": "The token lacks a claim that is required here, or a claim has another value.",
-    "jwt_project": "By the claims of the token, its requests belong to no project here.",
+    "jwt_claims": "A claim that is required here is missing from the token, or has another value.",
+    "jwt_project": "No project is configured for the claims of this token.",
 }
 
 _KEY_CODES = {

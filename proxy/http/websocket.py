@@ -138,7 +138,7 @@ class WebSocket:
             self._break(POLICY, "This message did not arrive in time.")
             return
         if not self._grew(len(data)):
-            self._break(TRY_AGAIN_LATER, "Too much is in memory now.")
+            self._break(TRY_AGAIN_LATER, "The proxy's memory for messages is full now.")
             return
         self._counted += len(data)
         self._reader.feed(data)

@@ -162,7 +162,7 @@ class FrameReader:
             raise FrameError(TOO_BIG, f"This message is longer than {self._bytes_max} bytes.")
         self._fragments += 1
         if self._fragments > self._fragments_max:
-            raise FrameError(TOO_BIG, "The fragments of this message are too many.")
+            raise FrameError(TOO_BIG, "This message has too many fragments.")
 
     def _read_payload(self) -> Frame | None:
         """Read the bytes of the fragment's payload that have arrived. Returns the frame once it is complete."""

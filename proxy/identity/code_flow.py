@@ -129,7 +129,7 @@ class CodeFlow:
         try:
             is_safe = is_tls_or_loopback(found.authorization_endpoint)
         except ValueError:
-            raise IdentityProviderError(f"{url}: is no configuration of an OpenID provider") from None
+            raise IdentityProviderError(f"{url}: is not the configuration of an OpenID provider") from None
         if not is_safe:
             raise IdentityProviderError(f"{url}: has an `authorization_endpoint` that is not https://")
         return found

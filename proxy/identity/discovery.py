@@ -36,7 +36,7 @@ async def discover(documents: DocumentClient, issuer: str, kind: type[_T]) -> _T
     try:
         found = msgspec.convert(document, kind)
     except ValueError:
-        raise IdentityProviderError(f"{url}: is no configuration of an OpenID provider") from None
+        raise IdentityProviderError(f"{url}: is not the configuration of an OpenID provider") from None
     if found.issuer.rstrip("/") != issuer:
-        raise IdentityProviderError(f"{url}: is of another issuer than the configured one")
+        raise IdentityProviderError(f"{url}: belongs to another issuer than the configured one")
     return found

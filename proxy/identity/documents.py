@@ -100,7 +100,7 @@ class DocumentClient:
             if 300 <= answer.status < 400:
                 raise IdentityProviderError(f"{shown(url)}: answers {answer.status}, a redirect, which is not followed")
             if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-                raise IdentityProviderError(f"{shown(url)}: answers compressed, which was not asked for")
+                raise IdentityProviderError(f"{shown(url)}: answers compressed, although the request did not allow it")
             content = bytearray()
             async for piece in answer.content.iter_any():
                 content += piece

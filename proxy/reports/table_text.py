@@ -57,7 +57,7 @@ def why(entry: LedgerEntry) -> str:
     """A short explanation: the source of the counts and the billed part."""
     details = EntryDetails.of(entry.details)
     if entry.kind in (EntryKind.ADJUSTMENT, EntryKind.CREDIT):
-        stands = f"; set by an operator, stands: {', '.join(details.stands)}" if details.stands else ""
+        stands = f"; set by an operator, unchanged: {', '.join(details.stands)}" if details.stands else ""
         return f"{entry.kind}: {details.why or '?'}{stands}"
     if entry.kind == EntryKind.ATTEMPT:
         return f"{EntryKind.ATTEMPT} {entry.seq}: {entry.provider} {details.failed or '?'}"

@@ -84,7 +84,7 @@ def test_a_tag_of_one_project(run: Commands, ids: dict[str, str]) -> None:
 def test_it_asks_first(run: Commands, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     said = run.refused("erase", "--end-user", ALICE)
-    assert "Forget this end user of 3 exchanges for ever?" in said
+    assert "Erase this end user of 3 exchanges? This cannot be undone." in said
     assert ids[ALICE] in run.ledger(lambda store: DimensionValues(store.engine).names(ids.values()))
     assert run("audit", "--json") == []
 

@@ -39,7 +39,7 @@ def test_what_cannot_be_undone_is_asked_about(
     run("keys", "create", "--alias", "web")
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
     run("keys", "revoke", "web", *options, code=0 if revoked else 1)
-    assert ("Revoke the key web for ever? [y/N]" in run.err) == (not options)
+    assert ("Revoke the key web? This cannot be undone. [y/N]" in run.err) == (not options)
     assert revoked or "nothing was changed" in run.err
     [key] = run("keys", "list")
     assert (key["revoked_at"] is not None) == revoked
@@ -48,7 +48,7 @@ def test_what_cannot_be_undone_is_asked_about(
 def test_without_a_terminal_and_without_input_the_answer_is_yes(run: Commands) -> None:
     run("keys", "create", "--alias", "web")
     run("keys", "revoke", "web")
-    assert run.err == "Revoke the key web for ever? [y/N] yes, without any input\n"
+    assert run.err == "Revoke the key web? This cannot be undone. [y/N] yes, without any input\n"
 
 
 def test_a_key_that_does_not_exist_is_not_asked_about(run: Commands) -> None:
@@ -57,7 +57,9 @@ def test_a_key_that_does_not_exist_is_not_asked_about(run: Commands) -> None:
 
 def test_a_month_is_closed_after_a_question(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
-    assert "Close 2020-01 and every open month before it, for ever? [y/N]" in run.refused("periods", "close", "2020-01")
+    assert "Close 2020-01 and every open month before it? This cannot be undone. [y/N]" in run.refused(
+        "periods", "close", "2020-01"
+    )
     assert run("periods", "list") == []
     run("periods", "close", "2020-01", "--yes")
     assert [one["month"] for one in run("periods", "list")] == ["2020-01"]

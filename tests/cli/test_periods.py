@@ -77,7 +77,7 @@ def test_a_statement_is_checked_from_files(files: Any, capsys: Any) -> None:
         assert main(["verify", *typed]) == 0
         out = capsys.readouterr().out
         assert "adds up" in out
-        assert f"the sum of its {entries} entries" in out
+        assert f"the digest of its {entries} entries" in out
         assert main(["verify", *typed, "--json"]) == 0
         (proven,) = map(json.loads, capsys.readouterr().out.splitlines())
         statement = json.loads(Path(typed[0]).read_text())
@@ -176,7 +176,7 @@ def test_what_is_not_settled_is_named_and_waited_for(run: Commands) -> None:
     run("periods", "close", MONTH, code=1)
     assert "dead letter: 1: abab" in run.err
     run("periods", "close", MONTH, "--leave")
-    assert "left behind:\n  journal: 1" in run.out
+    assert "for later statements:\n  journal: 1" in run.out
     (period,) = run("periods", "list")
     assert [one["what"] for one in period["left_behind"]] == ["journal", "dead letter"]
     run("periods", "close", MONTH)

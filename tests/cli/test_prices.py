@@ -57,7 +57,7 @@ def test_the_book_s_price_says_its_multiplier(run: Commands) -> None:
     assert rates.startswith("  input 2.5, cached_input 0.25, output 20")
     assert more[:3] == [
         "  prices of tokens × 2 for tier:priority, in the prices above",
-        "  no price for speed:fast: as if it were not there",
+        "  no price for speed:fast: list prices apply",
         "  not applied: tier:flex (1/2), tier:batch (1/2)",
     ]
 
@@ -81,7 +81,7 @@ def test_what_a_list_of_the_book_lacks_is_said(run: Commands) -> None:
         (["--tier", "flex"], "input 0.5, cached_input 0.5, output 1, searches 10",
          ["the list of service tier flex", "not applied: speed:fast (6)"]),
         (["--tier", "batch"], "input 1, cached_input 1, output 2, searches 10",
-         ["no price for tier:batch: as if it were not there", BOTH]),
+         ["no price for tier:batch: list prices apply", BOTH]),
         (["--at", "2026-12-01"], "input 3, cached_input 3, output 5", []),
     ],
 )  # fmt: skip

@@ -178,7 +178,7 @@ async def test_a_list_that_cannot_be_used_changes_nothing_and_is_said_once(
         await until(partial(published.was_fetched_after, fetched))
     await until(lambda: state(running).error is not None)
     await until(lambda: "tokenweir_price_list_check_failed 1.0" in probed(running, "/metrics"))
-    assert running.log.read_text().count("prices were not refreshed, the list before applies: ") == 1
+    assert running.log.read_text().count("prices were not refreshed, the previous list applies: ") == 1
     version = published.put(known=DEAR)
     make_due(running)
     await applies(running, version)

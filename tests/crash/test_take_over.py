@@ -206,7 +206,7 @@ async def test_other_users_get_no_listener(tokenweir: Start, monkeypatch: pytest
     first = tokenweir()
     data = first.folder / "data"
     monkeypatch.setattr(os, "getuid", lambda: 4_711)
-    with pytest.raises(handover.HandoverError, match="of another user"):
+    with pytest.raises(handover.HandoverError, match="belongs to another user"):
         handover._predecessor(data)
     monkeypatch.undo()
     found = handover._predecessor(data)

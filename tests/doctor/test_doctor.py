@@ -535,7 +535,7 @@ def test_the_issuers_of_clients_tokens(tmp_path: Path) -> None:
     provider.close()
     (bad,) = looked(case, "identity two")
     assert [one.message for one in found if one.check == "identity staff"] == [
-        "project: none has the id or the name 'gone'; its tokens are refused", f"{provider.url}: has its keys"
+        "project: no project has the id or the name 'gone'; its tokens are refused", f"{provider.url}: has its keys"
     ]  # fmt: skip
     assert "keys" not in marks(found), "clients need none"
     assert (bad.severity, "cannot be reached" in bad.message, "get 503" in bad.advice) == ("warning", True, True)

@@ -139,7 +139,7 @@ async def test_a_refusal_has_the_shape_of_its_sdk(running: Tokenweir, issuer: Id
         "type": "error",
         "error": {
             "type": "authentication_error",
-            "message": "The token is not valid: its form, its signature or its times are wrong.",
+            "message": "The token is not valid: its format, its signature or its times are wrong.",
         },
     }
     assert wrong.encode() not in running.outputs()

@@ -167,7 +167,7 @@ class BackgroundExchange:
         outcome = self._handed.outcome
         if outcome in (Outcome.SERVED, Outcome.UPSTREAM_FAILED):
             outcome = _OTHERWISE[step]
-        _log.warning("exchange %s, in the background, is settled without its end: %s", self.exchange_id, _REASONS[step])
+        _log.warning("background exchange %s is settled before its end: %s", self.exchange_id, _REASONS[step])
         self._close(outcome, self._partial.ending(self._handed.metered), failed=_REASONS[step])
 
     def _close(self, outcome: Outcome, metered: Metered, failed: str | None = None) -> None:

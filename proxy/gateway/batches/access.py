@@ -143,7 +143,7 @@ class Access:
             if file is None or not key.shares(file.key_id, file.project_id) or provider not in (None, file.provider):
                 raise errors.unknown_file_named(file_id, param)
             if file.made_by is not None:
-                raise errors.bad_request(f"{param}: '{file_id}' has the results of a batch", param=param)
+                raise errors.bad_request(f"{param}: '{file_id}' is a file of batch results", param=param)
         return found
 
 
@@ -154,7 +154,7 @@ async def body_of(request: web.BaseRequest, bytes_max: int, grew: Callable[[int]
             return await read_body(request, bytes_max=bytes_max)
         return await read_body(request, bytes_max=bytes_max, grew=grew)
     except (web.RequestPayloadError, ConnectionError):
-        raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
+        raise errors.bad_request("The request body is incomplete.", code="incomplete_body") from None
 
 
 def page_asked(asked: Asked) -> PageAsked:

@@ -193,7 +193,7 @@ class BatchMaker:
         ways = batch_ways(self._models, model, made_for.key, api, dialect)
         route = next((way for way in ways if _leads_to(way, new.provider, upstream_model)), None)
         if route is None:
-            message = f"input_file_id: the model '{model}' has another provider or name by now: upload the file again"
+            message = f"input_file_id: the provider of the model '{model}' has changed: upload the file again"
             raise errors.bad_request(message, param="input_file_id", code="model_changed")
         if dialect.free:
             return FREE, FREE

@@ -144,7 +144,7 @@ class FilesHandler:
         """The first provider that takes files, for a file without a model. Raises ApiError."""
         found = next((one for one in self._providers.values() if one.supports(api)), None)
         if found is None:
-            raise errors.bad_request("No provider takes files of this API.", code="endpoint_not_supported")
+            raise errors.bad_request("No provider accepts files of this API.", code="endpoint_not_supported")
         return found
 
     async def _sent(

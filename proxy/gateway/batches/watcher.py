@@ -176,11 +176,13 @@ class Watcher:
         if batch.input_file is None:  # only the names of its lines identify it, and they are in the results
             found = [one for one in candidates if one.ended and await self._settler.names(batch, one) == batch.names]
             if len(found) > 1:
-                raise NotReadableError("several batches may be the one whose making was cut off", missing=True)
+                raise NotReadableError("several batches may be the one whose creation was interrupted", missing=True)
         if found:
             made, now = (batch.exchange_id, found[0].batch_id), self._unix_time()
             if await self._ports.in_thread(lambda: self._ports.batches.made(*made, next_at=now)):
-                _log.warning("batch %s of %s was found: its making was cut off", found[0].batch_id, batch.provider)
+                _log.warning(
+                    "batch %s of %s was found: its creation was interrupted", found[0].batch_id, batch.provider
+                )
             return False
         if self._unix_time() - batch.created_at < FOUND_S or not all(one.ended for one in candidates):
             return False

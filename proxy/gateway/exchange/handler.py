@@ -251,7 +251,7 @@ class ProxyHandler:
                 return await read_body(request, bytes_max=self._limits.body_bytes_max)
             return await read_body(request, bytes_max=self._limits.body_bytes_max, grew=upload.grew)
         except (web.RequestPayloadError, ConnectionError):
-            raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
+            raise errors.bad_request("The request body is incomplete.", code="incomplete_body") from None
 
 
 def _is_here(request: web.BaseRequest) -> bool:

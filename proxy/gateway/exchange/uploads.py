@@ -32,7 +32,7 @@ class Uploads:
         """Count a body that begins to arrive. Raises ApiError 429 if the key has too many."""
         limits = [scope.limits.parallel for scope in scopes if scope.limits.parallel is not None]
         if limits and self.arriving[key_id] >= min(limits):
-            message = f"{min(limits)} request bodies of this key are arriving, as many as it may run requests at once."
+            message = f"{min(limits)} request bodies of this key are arriving: it may run no more requests at once."
             raise too_many_at_once(f"{message} Please try again later.")
         self.arriving[key_id] += 1
         return Upload(self, key_id)

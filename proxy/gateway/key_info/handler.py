@@ -93,7 +93,7 @@ class KeyInfoHandler:
         window = Window(None if known is None else known.packed(), now)
         if window.requests >= ANSWERS_MAX:
             wait_s = window.wait_s(requests=1, now=now) or 1.0
-            message = f"A key may ask about itself {ANSWERS_MAX} times a minute."
+            message = f"A key may read its own data {ANSWERS_MAX} times a minute."
             raise ApiError(
                 429, message, kind="requests", code="rate_limit_exceeded", retry_after_s=max(1, ceil(wait_s))
             )

@@ -88,7 +88,7 @@ class ModelsHandler:
         try:
             document = parse_object(await read_body(request, bytes_max=SHOW_BYTES_MAX))
         except (web.RequestPayloadError, ConnectionError):
-            raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
+            raise errors.bad_request("The request body is incomplete.", code="incomplete_body") from None
         name = document.get("model") or document.get("name")
         if not isinstance(name, str) or not MODEL_NAME.fullmatch(name) or name.endswith("*"):
             raise errors.bad_request("model: must be the name of a model", param="model", code="invalid_value")

@@ -201,7 +201,7 @@ async def _ignored_body(request: web.BaseRequest) -> None:
     try:
         await read_body(request, bytes_max=BODY_BYTES_MAX)
     except (web.RequestPayloadError, ConnectionError):
-        raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
+        raise errors.bad_request("The request body is incomplete.", code="incomplete_body") from None
 
 
 def _stored(

@@ -91,7 +91,7 @@ class Credential:
     def rejected(self, now: float, status: int, *, others: bool = True) -> None:
         """The provider rejected the credential. `others`: there are others that it accepts."""
         self.rests(now, REJECTED_REST_S)
-        left = "others are used" if others else "no other is left"
+        left = "other credentials are used" if others else "it has no other credential"
         self._outage.began(PermissionError(f"the provider rejects it ({status}); {left}"))
 
     def accepted(self) -> None:

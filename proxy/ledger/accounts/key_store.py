@@ -311,7 +311,7 @@ def _require_project(connection: Connection, project_id: str) -> None:
     """Check that the project exists. Raises UnknownAccountError."""
     is_project = accounts.c.account_id == project_id, accounts.c.kind == AccountKind.PROJECT.value
     if not read_accounts(connection, *is_project):
-        raise UnknownAccountError(f"project: none has the id {project_id!r}")
+        raise UnknownAccountError(f"project: no project has the id {project_id!r}")
 
 
 def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:

@@ -83,5 +83,5 @@ async def _content(answer: Answer, source: str) -> bytes | None:
     if answer.status != 200:
         raise PriceFileError(f"{source}: answers {answer.status}")
     if answer.coding:
-        raise PriceFileError(f"{source}: is compressed, which was not asked for")
+        raise PriceFileError(f"{source}: is compressed, although the request did not allow it")
     return await answer.read(BYTES_MAX)

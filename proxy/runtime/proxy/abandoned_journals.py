@@ -33,7 +33,7 @@ async def _settle(folder: DataFolder, resources: Resources, resumption: Resumpti
     async with AsyncExitStack() as opened:
         node = await _opened(folder, resources)
         opened.callback(node.release)
-        _log.info("settling the rest of the journal %s, of a process that ran before", folder.own.name)
+        _log.info("settling the remaining records of the journal %s, left by an earlier process", folder.own.name)
         recovered = node.recover(resources.learned.estimator, resources.metrics)
         await resources.admission.abandoned(node.journal)
         settling = resources.settling(node, recovered)

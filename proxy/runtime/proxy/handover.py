@@ -348,4 +348,4 @@ def _check_user(connected: socket.socket) -> None:
     """Raises HandoverError if the other process is another user's."""
     _pid, user, _group = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user != os.getuid():
-        raise HandoverError(f"the proxy that runs with this data folder is of another user ({user})")
+        raise HandoverError(f"the proxy that runs with this data folder belongs to another user ({user})")

@@ -111,7 +111,7 @@ class PriceRefresh:
                 _log.info("price list %s applies", version)
             except SettingsError as wrong:
                 self._unusable_with = settings
-                _log.error("price list %s cannot be used, the one before applies: %s", version, wrong)
+                _log.error("price list %s cannot be used, the previous one applies: %s", version, wrong)
             if self._file is not None and self._unusable_with is None:
                 await asyncio.to_thread(_copy, self._file, content)
         self._version = version
@@ -123,7 +123,7 @@ class PriceRefresh:
             accepted = await newest(self._client, self._refresh, configuration.settings, configuration.book)
         except PriceFileError as refused:
             if state.error is None:
-                _log.error("prices were not refreshed, the list before applies: %s", refused)
+                _log.error("prices were not refreshed, the previous list applies: %s", refused)
             await self._in_ledger(record_failure, str(refused))
             return
         if await self._in_ledger(record, state, accepted, self._refresh.every_s):
@@ -167,4 +167,4 @@ def _log_changes(accepted: Accepted, known: Collection[str]) -> None:
         for line in lines[:LINES_MAX]:
             _log.log(level, "prices: %s", line)
         if len(lines) > LINES_MAX:
-            _log.log(level, "prices: and of %d more models", len(lines) - LINES_MAX)
+            _log.log(level, "prices: the same for %d more models", len(lines) - LINES_MAX)

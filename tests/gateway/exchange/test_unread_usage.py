@@ -94,7 +94,7 @@ async def test_a_count_that_the_answer_refutes_is_shown_and_estimated_only_where
     assert entry["usage_source"] == ("estimated" if completion else "reported")
     assert entry["details"]["refuted"] == {"completion_tokens": {"reported": 0, "at_least": 3}}
     assert "refuted: 0 completion_tokens reported, at least 3 by the text" in priced.said("ledger", "--explain")
-    refuted = f"{section}/{model}: completion_tokens is refuted by the answer"
+    refuted = f"{section}/{model}: completion_tokens contradicts the answer"
     assert refuted in priced.found("doctor")[1]
 
 

@@ -309,7 +309,7 @@ async def test_a_refused_key_is_a_502_that_shows_nothing(
     assert str(failure.value) == "no credentials: RefreshError"
     assert failure.value.refusal().status == 502
     assert "weir@test" not in caplog.text
-    assert "they cannot be had (RefreshError)" in caplog.text
+    assert "they cannot be obtained (RefreshError)" in caplog.text
 
 
 @pytest.mark.io
@@ -323,9 +323,9 @@ async def test_application_default_credentials_are_found(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (None, "cannot be read"), ("{", "holds no credentials"), ("[]", "holds no credentials"),
-        ('{"type":"service_account"}', "holds no credentials"), ('{"type":"external_account"}', "must be a service"),
-        ('{"type":"service_account","private_key":"-----BEGIN x"}', "holds no credentials"),
+        (None, "cannot be read"), ("{", "no Google credentials"), ("[]", "no Google credentials"),
+        ('{"type":"service_account"}', "no Google credentials"), ('{"type":"external_account"}', "must be a service"),
+        ('{"type":"service_account","private_key":"-----BEGIN x"}', "no Google credentials"),
     ],
 )  # fmt: skip
 def test_a_file_that_holds_none_is_said_at_the_start(text: str | None, why: str, tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ async def test_a_failure_is_told_to_all_and_tried_again_later(caplog: pytest.Log
     assert await one.get() == 2
     assert "s3cret" not in caplog.text
     assert [record.getMessage() for record in caplog.records] == [
-        "test: they cannot be had (ValueError)", "test: works again",
+        "test: they cannot be obtained (ValueError)", "test: works again",
     ]  # fmt: skip
 
 

@@ -91,7 +91,7 @@ async def test_a_message_arrives_in_time(on: Stage, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("masked", [True, False], ids=["client", "provider"])
 async def test_a_message_has_no_endless_fragments(on: Stage, *, masked: bool) -> None:
     """Empty ones pass the limit of a message's size."""
-    reason = "The fragments of this message are too many."
+    reason = "This message has too many fragments."
     bytes_max = (1 << 20) if masked else MESSAGE_BYTES_MAX
     count = FRAGMENTS_MIN + bytes_max // FRAGMENT_BYTES + 1
     async with on.talk() as (client, link):

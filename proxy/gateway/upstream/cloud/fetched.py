@@ -85,7 +85,7 @@ class Fetched(Generic[_T]):
         if running.cancelled() or failure is not None:
             self._failed = "cancelled" if failure is None else type(failure).__name__
             self._again_at = self._unix_time() + RETRY_S
-            self._outage.began(PermissionError(f"they cannot be had ({self._failed})"))
+            self._outage.began(PermissionError(f"they cannot be obtained ({self._failed})"))
         else:
             self._kept, self._failed = running.result(), ""
             self._outage.over()

@@ -81,7 +81,7 @@ def _in_file(file: Path, provider: str) -> Any:
     except OSError as failure:
         raise SettingsError(f"{field}: cannot be read: {failure.strerror}") from None
     except (ValueError, KeyError, TypeError, exceptions.GoogleAuthError):
-        raise SettingsError(f"{field}: holds no credentials of Google's in JSON") from None
+        raise SettingsError(f"{field}: has no Google credentials in JSON") from None
     raise SettingsError(
         f"{field}: must be a service account's key or a user's credentials; for other kinds, name the file in "
         f"GOOGLE_APPLICATION_CREDENTIALS instead"
