@@ -33,8 +33,8 @@ async def passed(
     connection: ClientConnection,
     fed: Callable[[bytes], CatchUp | None] | None = None,
 ) -> web.StreamResponse:
-    """Relay the answer. Returns when the client has taken it or is gone. `fed`: also gets the body of a success. Raises
-    ApiError if nothing was sent."""
+    """Relay the answer. Returns when the client has received it or is gone. `fed`: also gets the body of a success.
+    Raises ApiError if nothing was sent."""
     streamed = answer.content_type == "text/event-stream"
     headers = downward(answer.head, exchange_id, streamed=streamed, rules=provider.header_rules, own=connection.headers)
     reply = Reply(request)

@@ -1,2 +1,2 @@
-"""Answers that providers make in the background: polled until they have ended, then billed; and the usage of answers
-that were estimated: asked for afterwards."""
+"""Answers that providers make in the background: polled until they have ended, then billed. And the usage of estimated
+answers, requested afterwards."""

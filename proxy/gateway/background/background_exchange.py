@@ -86,7 +86,7 @@ class BackgroundExchange:
             self._progress.set()
 
     def running(self) -> ExchangeSnapshot:
-        """Its current snapshot."""
+        """The current snapshot of the exchange."""
         open_exchange, evidence = self._handed.open_exchange, self._partial.evidence
         opened = open_exchange.opened
         completion = self._ports.estimator.completion(

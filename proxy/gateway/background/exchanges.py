@@ -28,7 +28,7 @@ class BackgroundExchanges:
     """Call `take` for each exchange, and `suspend` before the process ends."""
 
     def __init__(self, ports: Ports, owners: ExchangeOwners, pace: Pace | None = None) -> None:
-        """`owners`: `ended` is called there for each exchange."""
+        """`owners`: its method `ended` is called for each exchange."""
         self._ports = ports
         self._owners = owners
         self._pace = pace or Pace()

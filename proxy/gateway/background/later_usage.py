@@ -1,11 +1,11 @@
 """Asks providers for the usage of exchanges that have ended with an estimate, and has the answers settled.
 
 Invariants: an exchange is asked about until it is settled, by any process, and last when it is END_S old; then it is
-settled by what was reported, or without an answer. An answer that may change is asked for again until then. If the
+settled by what was reported, or without an answer. A report that may still change is requested again until then. If the
 ledger has lost commits, it is read again, since adjustments may be among them. When to ask depends on its age alone, so
-that a restart asks for nothing sooner. Each process asks for the exchanges that it has recorded, and for those of
-others when they are older by OTHERS_S: their process has gone. A request has the operator's credential that the
-exchange was made with, and does not change the health of the provider.
+that a restart asks for nothing sooner. Each process asks for the exchanges that it has recorded, and OTHERS_S later for
+those of other processes, which may have ended. A request has the operator's credential that the exchange was made with,
+and does not change the health of the provider.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Way(NamedTuple):
 
 
 def way_of(question: Question) -> Way | None:
-    """How to ask; None: another version wrote the question."""
+    """The request data of the question; None: another version wrote the question."""
     name, dialect = quote(question.response_id, safe=""), _BY_ENDPOINT.get(question.endpoint)
     if question.how == LaterUsage.GENERATION:
         return Way(f"/generation?id={name}", KeyHeader.AUTHORIZATION, generation_meter)
@@ -152,17 +152,17 @@ class LaterUsageAsker:
             self._state = found.state
 
     def _provider(self, question: Question) -> Provider | None:
-        """The provider to ask; None: it is not asked, or the configuration has it no longer."""
+        """The provider to ask; None: it must not be asked, or is no longer configured."""
         found = self._providers.get(question.provider)
         return None if found is None or found.later is LaterUsage.OFF else found
 
     def _postpone(self, question: Question, *, at_least_s: float = 0.0) -> None:
-        """Ask when it is due next, in `at_least_s` seconds or later."""
+        """Schedule the next request of the question, in `at_least_s` seconds or later."""
         began, now = self._began(question), self._unix_time()
         self._pending[question.exchange_id] = max(began + due_s(now - began), now + at_least_s), question
 
     def _began(self, question: Question) -> float:
-        """The time from which its age counts in this process."""
+        """The time from which the age of an exchange counts in this process."""
         return question.settled_at + (0.0 if question.node == self._node else OTHERS_S)
 
     async def _ask(self, question: Question) -> None:

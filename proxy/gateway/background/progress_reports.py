@@ -39,7 +39,8 @@ class PassiveMeter:
         self._before = events_before
 
     def feed(self, payload: bytes) -> CatchUp | None:
-        """Meter a piece of the body. Returns what must be called before the next one, until it returns True."""
+        """Meter a piece of the body. Returns a function to call before the next piece, repeatedly until it returns
+        True; None: none."""
         self._meter.feed(payload)
         return self._meter.catch_up if self._meter.behind else None
 

@@ -1,7 +1,7 @@
 """Polls a provider for a stored answer, and meters the response.
 
 Invariants: a request uses the credential that the answer was made with. A body is metered piece by piece and never
-kept. A body that cannot be read to its end counts for nothing.
+kept. A body that cannot be read to its end is ignored.
 """
 
 from __future__ import annotations

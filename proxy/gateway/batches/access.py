@@ -1,6 +1,6 @@
 """Access control of files and batches.
 
-Invariants: an object and its content exist for the key that made it and for keys of its project only. An error has the
+Invariants: only the key that made an object, and keys of its project, can see it and its content. An error has the
 format of the client's SDK.
 """
 

@@ -146,7 +146,7 @@ async def lines_in(answer: Answer, *, idle_s: float) -> AsyncIterator[tuple[byte
 
 
 class _Pieces:
-    """A sink that hands out its pieces one by one; the provider is read no faster."""
+    """A sink that returns its pieces one by one; the provider is read no faster."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

@@ -2,9 +2,9 @@
 
 Invariants: the event loop never waits for the database. A request waits at most `WAIT_S` for its ids; a value without
 an id by then is an overflow, and while the ledger does not answer no other request waits. A key creates a bounded
-number of values an hour, in each process. Memory does not grow with the number of values. An id is asked for again
-within `KEPT_S`, so that an erased value gets a new one. The cap of a run is known whenever its id is; another process
-may have lowered it within `KEPT_S`.
+number of values an hour, in each process. Memory does not grow with the number of values. An id is looked up again
+within `KEPT_S`, so that an erased value gets a new one. The cap of a run is kept together with its id; another process
+may have lowered it within the last `KEPT_S`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Overflow(StrEnum):
 
 
 class ValueStore(Protocol):
-    """`DimensionValues` and the caps of runs, as far as they are used here. Each method raises LedgerUnavailable."""
+    """The used methods of `DimensionValues`, and the caps of runs. Each method raises LedgerUnavailable."""
 
     def caps(self, value_ids: Collection[str]) -> Mapping[RunOfKey, Nusd]:
         """The caps of the runs with these value ids, of all keys."""
 
     def lower_cap(self, run: RunOfKey, cap_nusd: Nusd) -> Nusd:
-        """Set the cap of a run, or lower it; the cap."""
+        """Set or lower the cap of a run. Returns the cap that applies."""
 
     def ids(
         self, wanted: Iterable[DimensionValue], may_create: Callable[[DimensionValue], bool]
@@ -58,13 +58,13 @@ class ValueStore(Protocol):
 
 
 class _Batch:
-    """Values whose ids are asked for in one call."""
+    """Values whose ids are looked up in one call."""
 
     def __init__(self) -> None:
         self.wanted: dict[DimensionValue, str] = {}
         """value → the key that sent it"""
         self.ids: Mapping[DimensionValue, str] = {}
-        """a value that may not be created has the id OVERFLOW; without any: the call failed"""
+        """value → its id; OVERFLOW: it may not be created. Empty: the call failed"""
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -88,7 +88,8 @@ class DimensionIds:
         self._threads = BoundedExecutor(1, name="dimensions")
         self._young: dict[DimensionValue, str] = {}
         self._old: dict[DimensionValue, str] = {}
-        """halves of the cache: of this half of KEPT_S, and of the one before; or fuller ones of a shorter time"""
+        """the two halves of the cache: of the current half of KEPT_S and of the half before; shorter times if they are
+        full"""
         self._caps: dict[RunOfKey, Nusd] = {}
         """the caps of runs whose ids are in the cache"""
         self._half = 0
@@ -96,10 +97,10 @@ class DimensionIds:
         self._next: _Batch | None = None
         self._running: _Batch | None = None
         self._is_late = False
-        """a request has waited in vain for the running call"""
+        """a request has waited WAIT_S for the running call without a result"""
         self._paused_until = float("-inf")
         self._created: Counter[str] = Counter()
-        """key id → new values in this hour; used by the thread alone"""
+        """key id → new values in this hour; used by the thread only"""
         self._hour = 0
 
     async def of(self, key: ApiKey, sent: SentDimensions) -> Dimensions:
@@ -154,7 +155,7 @@ class DimensionIds:
         return batch.ids
 
     def _ask(self) -> None:
-        """Ask for the ids of the next batch, if there is one; no call is running."""
+        """Look up the ids of the next batch, if there is one. To be called while no call is running."""
         batch, self._next, self._running, self._is_late = self._next, None, self._next, False
         if batch is not None:
             self._threads.run(self._read, batch).add_done_callback(partial(self._learn, batch))

@@ -1,6 +1,6 @@
-"""The dimensions of one request: what its client sends and its key fixes, as value ids.
+"""The dimensions of one request: the values that its client sends or its key fixes, as value ids.
 
-Invariant: a value that the key fixes replaces what the client sends.
+Invariant: a value that the key fixes replaces the client's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Rules:
         self.new_values_max = settings.new_values_per_key_hour
 
     def reader(self, presets: tuple[str, ...] | None) -> SourceReader:
-        """The reader of these presets; None: of those of the settings."""
+        """The reader of these presets; None: the presets of the settings."""
         if presets is None:
             return self.default
         if presets not in self.readers:
@@ -69,7 +69,7 @@ class RequestDimensions:
         self._rules = _Rules(settings)
 
     def prepared(self, settings: DimensionSettings) -> Callable[[], None]:
-        """To be called to use these settings."""
+        """Returns a function that switches to these settings."""
         return partial(self._use, _Rules(settings))
 
     def _use(self, rules: _Rules) -> None:
@@ -86,7 +86,7 @@ class RequestDimensions:
         return within_limits({**of_key.fixed, **sent, **of_key.fixed}.items())
 
     async def ids(self, key: ApiKey, sent: SentDimensions) -> Dimensions:
-        """The value ids of `sent`; a cap in it is set for its run. Raises ApiError if the cap cannot be kept, and for
+        """The value ids of `sent`; a cap in it is set for its run. Raises ApiError if the cap cannot be stored, and for
         no other outage."""
         cap = sent.get(RUN_CAP)
         if cap is not None:

@@ -1,7 +1,7 @@
-"""Where clients name the dimensions of a request: one table, and its reader.
+"""The fields in which clients name the dimensions of a request: one table, and its reader.
 
-Invariants: only an invalid header of our own makes a request fail; in any other field, what is not a valid value is
-ignored. Of two sources of one dimension, the first in the table counts. A request that has no source costs a few calls.
+Invariants: only an invalid header of our own makes a request fail; in any other field, an invalid value is ignored. Of
+two sources of one dimension, the first in the table counts. A request without any source costs a few calls.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ _MISPLACED_CAP = re.compile(r"[,\s]\s*max\s*=", re.IGNORECASE)
 
 
 def _own_run(header: str, text: str) -> Pairs:
-    """A run, and the most that it may spend: `42; max=2.00`. Raises ApiError."""
+    """A run, and its cap in USD: `42; max=2.00`. Raises ApiError."""
     run, separator, parameter = text.partition(";")
     if _MISPLACED_CAP.search(run):  # without this, the run would go on without its cap
         raise _invalid(header, _OWN_RUN)

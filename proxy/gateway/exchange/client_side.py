@@ -1,4 +1,4 @@
-"""The client's side of an exchange: all that is written to it.
+"""The client's side of an exchange: everything that is written to the client.
 
 Invariant: a provider's error is relayed unchanged, unless it would reveal a secret or an address of the operator.
 """
@@ -113,7 +113,7 @@ class ClientSide:
             body.relay.detach()
 
     def send_error_event(self, body: Body, error: ApiError) -> None:
-        """Say why a stream ends, where the provider did not break it off under the client's eyes."""
+        """Send an event with the reason why the stream ends, unless the client saw the provider break it off."""
         self.told_error = body.relay.say(error.event(self._dialect.errors, body.framing))
 
     # -- errors before a body

@@ -1,7 +1,7 @@
 """The deadlines of an exchange, with one timer. Invariant: `decide` is pure; the timer only calls it again.
 
 The timer is moved neither by a piece (that would cost more than the piece) nor by a change of phase: it fires when a
-deadline expires, and at the latest after the shortest limit. No limit that begins meanwhile expires before that.
+deadline expires, and at the latest after the shortest limit. No limit that begins in between expires earlier.
 """
 
 from __future__ import annotations

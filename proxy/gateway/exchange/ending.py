@@ -28,7 +28,7 @@ COUNT_S = 2.0
 
 
 class Ending:
-    """Ends one exchange, which gets its record here and nowhere else. `details`: those of the record."""
+    """Ends one exchange. Only this class writes its record. `details`: those of the record."""
 
     __slots__ = ("_asking", "_client", "_exchange", "_metering", "_recorded", "details", "is_counting")
 
@@ -48,7 +48,7 @@ class Ending:
         self._recorded: Callable[[], None] | None = recorded
         self.details = EntryDetails()
         self.is_counting = False
-        """its text is being counted"""
+        """the text of the answer is being counted"""
 
     def record(self, end: End, body: Body | None, *, asked_at: float, reads_on_since: float | None) -> None:
         """Write the record, or begin to count the text for it, or hand the exchange over. `asked_at`: when the request
@@ -108,13 +108,13 @@ class Ending:
             self._exchange.keep(relay.kept, body.answer)
 
     def _counted(self) -> None:
-        """Its text is counted, or was not in time."""
+        """The text of the answer was counted, or not in time."""
         self.is_counting = False
         if self._recorded is not None:
             self._recorded()
 
     def let_go(self) -> None:
-        """Nothing waits for the record any more: release the credential, and drop the reference to the exchange."""
+        """The record is written: release the credential, and drop the reference to the exchange."""
         self._recorded = None
         if self._asking.use is not None:
             self._asking.release(None if self._exchange.handed_over else self._exchange.tokens)

@@ -5,11 +5,11 @@ them out: `UpstreamRequest` sends to providers, `ClientSide` writes to the clien
 writes the record. The parts never call back into this class. A piece of a body is no event: the relay writes it to
 the client in one call.
 
-Invariants: every opened exchange gets exactly one `UsageRecord`, whatever raises where, from here or, if the provider
-goes on in the background, from whoever takes it over. The exchange and the client's connection end independently: after
-a disconnect, the provider's policy decides whether to stop (`cancel`) or to read the rest for the bill (`drain`). A
-body that is no stream is always read on: by then it is generated, and to be paid. An answer that is made in the
-background is made without a reader, too: then it is asked for.
+Invariants: every opened exchange gets exactly one `UsageRecord`, whatever exception is raised: from this class, or, if
+the provider continues in the background, from the background poller. The exchange and the client's connection end
+independently: after a disconnect, the provider's policy decides whether to stop (`cancel`) or to read the rest for the
+bill (`drain`). A body that is no stream is always read to its end: the provider has generated it, and bills it. An
+answer that the provider makes in the background is handed over to the poller.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Exchange:
         self._budgets: asyncio.Task[Headers] | None = None  # reads what is left, beside the provider's answer
 
     def running(self) -> ExchangeSnapshot:
-        """Its current snapshot."""
+        """The current snapshot of the exchange."""
         relay = None if self._body is None else self._body.relay
         left = self._life.client is Client.GONE
         return running(self._open_exchange.opened, relay, self._metering.spending, left=left)
@@ -96,7 +96,8 @@ class Exchange:
     # -- the way of a request
 
     async def run(self) -> web.StreamResponse:
-        """Ask, relay, record. Returns the finished response, when the client has taken it or is gone; never raises."""
+        """Send the request, relay the answer, write the record. Returns the finished response once the client has
+        received it or is gone; never raises."""
         self._connection.listener = self
         try:
             if self._client.has_left:  # it left while its request was read and admitted
@@ -113,7 +114,7 @@ class Exchange:
         return self._client.reply
 
     async def _until_relayed(self) -> None:
-        """Ask, and begin to relay. Ends early when the exchange does."""
+        """Send the request, and begin to relay the answer. Returns early if the exchange ends."""
         admitted, self._admitted = self._admitted, None
         assert admitted is not None, "it runs once"
         self._waiting = asyncio.current_task()
@@ -165,7 +166,7 @@ class Exchange:
     def _nothing_came(
         self, event: Event, failure: UpstreamFailedError | None = None, *, upstream_status: int | None = None
     ) -> None:
-        """No provider has an answer, or the last one refused."""
+        """No provider answered, or the last one refused."""
         self._waiting = None
         if self._life.phase is Phase.ASKING:
             self._failure = failure
@@ -204,7 +205,7 @@ class Exchange:
                 self._cancelled()
 
     def _cancelled(self) -> None:
-        """By ourselves, since the exchange is over; or by the server, since it stops."""
+        """The task was cancelled: by this class, because the exchange is over; or by the server, because it stops."""
         task = asyncio.current_task()
         assert task is not None
         task.uncancel()
@@ -214,7 +215,8 @@ class Exchange:
     # -- what happens to it: the provider's body
 
     def body_folded(self, meter: BodyMeter) -> None:
-        """What only the meter knows: the stream is done, costs more than it holds, or a drain has read enough."""
+        """The meter has read more: the stream may be complete, may cost more than its reservation, or a drain may have
+        read enough."""
         if self._life.phase is not Phase.BODY:
             return
         self._metering.folded(meter)
@@ -238,7 +240,7 @@ class Exchange:
         self._body_ends(broken=False)
 
     def body_broke(self) -> None:
-        """It broke off; after the dialect's last event, nothing is missing."""
+        """The body broke off; after the dialect's last event, nothing is missing."""
         self._body_ends(broken=not self._relayed.relay.meter.done)
 
     def body_lost(self) -> None:
@@ -258,7 +260,7 @@ class Exchange:
 
     @property
     def _relayed(self) -> Body:
-        """The body, which there is from ANSWERED on."""
+        """The body, which exists from ANSWERED on."""
         assert self._body is not None
         return self._body
 
@@ -285,7 +287,7 @@ class Exchange:
         self._deadlines.rearm()  # a drain may be shorter than any other limit
 
     def _policy(self) -> str:
-        """What becomes of a stream whose client is gone."""
+        """The disconnect policy that applies."""
         if self._client.taped is not None and self._client.taped.readable:
             return "resume"
         settings = self._asking.route.provider.settings
@@ -297,7 +299,7 @@ class Exchange:
         self._happened(Event.FULL)
 
     def client_drained(self) -> None:
-        """The client has taken all of it."""
+        """The client's write buffer is empty again."""
         self._happened(Event.DRAINED)
 
     def shut_down(self) -> None:
@@ -356,7 +358,7 @@ class Exchange:
             self._ended()
 
     def _broke_down(self, bug: Exception, event: Event | None = None) -> None:
-        """A bug of ours; a second one, while the first is dealt with, ends it all the same."""
+        """Handle a bug of ours. A second bug during that ends the exchange, too."""
         _log.error("%s: a bug in phase %s, client %s", self.exchange_id, self._life.phase, self._life.client)
         self._connection.log_exception(exc_info=bug)
         if event is Event.BUG:
@@ -369,8 +371,7 @@ class Exchange:
                 self._stop()
 
     def _ended(self) -> None:
-        """Nothing may happen to it any more, and nothing refers to it: a reference cycle would live until a garbage
-        collection."""
+        """Stop timers, and drop the references to this exchange: a cycle would live until a garbage collection."""
         if self._open_exchange.bills is None:
             self._record()
         self._deadlines.stop()
@@ -382,12 +383,12 @@ class Exchange:
             self._let_go()
 
     def _recorded(self) -> None:
-        """Its text is counted, or was not in time."""
+        """The record is written: its text was counted, or not in time."""
         if self._life.phase is Phase.ENDED:
             self._let_go()
 
     def _let_go(self) -> None:
-        """It is recorded, and nothing waits for it any more."""
+        """The record is written: release what is still held for it, and let `run` return."""
         self._ending.let_go()
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
@@ -438,7 +439,8 @@ class Exchange:
         self._client.send_error_event(self._relayed, self._error())
 
     def _respond(self) -> None:
-        """An error before the first byte of an answer; a provider's own, unless it would show what is ours."""
+        """Respond with an error before the first byte of an answer: the provider's error, unless it would reveal data
+        of the operator."""
         refusal, failure = self._asking.refusal, self._failure
         if refusal is not None:
             self._client.pass_refusal(refusal.answer, refusal.body, self._asking.route.provider)

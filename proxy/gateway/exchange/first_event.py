@@ -1,8 +1,8 @@
 """Finds answers that have failed before their first event, so that another provider can be asked.
 
-Invariants: nothing of the answer is taken: the relay gets all of it. It is looked at only until its first event, and
-not longer than a provider's `first_event_s`. An error about the client's request is no failure of the provider, and
-neither is an answer that is made in the background.
+Invariants: no byte of the answer is consumed: the relay gets all of it. It is read only up to its first event, and for
+at most the provider's `first_event_s`. An error about the client's request is no failure of the provider, and neither
+is an answer that is made in the background.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class FirstLook(NamedTuple):
     """The result of reading the first event of an answer."""
 
     failed: str | None = None
-    """why the answer failed, as `Metered.failed` has it, or EMPTY; None: it has not, as far as it was looked at"""
+    """why the answer failed, as `Metered.failed` has it, or EMPTY; None: no failure in the part that was read"""
     begun: bool = False
-    """the provider answers as it should"""
+    """the provider has begun a valid answer"""
 
 
 UNKNOWN = FirstLook()
@@ -54,8 +54,8 @@ BEGUN = FirstLook(begun=True)
 
 
 async def first_look(answer: Answer, meter: BodyMeter, limit_s: float, *, may_be_empty: bool) -> FirstLook:
-    """Look until the first event, or the end of the answer, or `limit_s` seconds. `meter`: one for this call alone.
-    `may_be_empty`: no output is an answer, too, as of a transcription."""
+    """Read until the first event, or the end of the answer, or for `limit_s` seconds. `meter`: a new one, used by this
+    call only. `may_be_empty`: an answer without output is valid, such as a transcription."""
     with suppress(TimeoutError, UpstreamFailedError, BadFramingError):
         async with asyncio.timeout(limit_s), aclosing(answer.early_payload()) as pieces:
             blanks, line, seen, tally, current = 0, b"", bytearray(), meter.tally, Slice()
@@ -107,7 +107,7 @@ def _errors(seen: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _is_about_the_request(error: dict[str, Any]) -> bool:
-    """Whether each provider would answer so: a status that is no reason to ask another, or such a type or code."""
+    """Whether every provider would answer with this error: by its status, type or code."""
     words = [str(error[name]) for name in ("code", "status", "status_code", "type") if name in error]
     statuses = [word for word in words if len(word) == 3 and word.isdecimal()]
     if statuses:

@@ -60,7 +60,7 @@ class Claim:
         self._exchange_id = exchange_id
 
     def keep_answer(self, open_exchange: OpenExchange) -> None:
-        """Let the exchange keep its answer, if that is short enough."""
+        """Make the exchange keep its answer, if it is short enough."""
         open_exchange.keeps = self._claims.answer_bytes_max
 
     async def end(self, open_exchange: OpenExchange | None) -> None:

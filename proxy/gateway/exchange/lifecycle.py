@@ -1,7 +1,8 @@
 """The life of an exchange as a table: phase, client and event give the next phase and client, and the actions to do.
 
-Pure: no I/O, no clock. `exchange.py` turns what happens on its two connections into events, and does the actions. What
-decides between two transitions (has the meter seen the end? does the policy drain?) is part of the event.
+Pure: no I/O, no clock. `exchange.py` turns each happening on its two connections into an event, and carries out the
+actions. A fact that decides between two transitions (has the meter seen the end? does the policy drain?) is part of the
+event.
 
 | phase | the provider | the client |
 |---|---|---|
@@ -43,9 +44,9 @@ class Client(StrEnum):
     WAITING = auto()
     """the response has not begun"""
     READING = auto()
-    """the response has begun, and the client takes it"""
+    """the response has begun, and the client reads it"""
     BLOCKED = auto()
-    """the client does not take what was written to it; before BODY: the end of an earlier response"""
+    """the client's write buffer is full; before BODY: with the end of an earlier response"""
     GONE = auto()
     """the client has disconnected"""
 

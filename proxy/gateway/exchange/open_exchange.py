@@ -144,19 +144,19 @@ class OpenExchange:
         return True
 
     def runs_in_background(self, run: BackgroundRun) -> None:
-        """Record how to ask for the answer. If that cannot be recorded, it is forgotten by a crash."""
+        """Record how to poll for the answer. If the record cannot be written, a crash loses it."""
         self.opened = structs.replace(self.opened, background=run)
         with suppress(OutboxFullError):
             self.durable = self._ports.outbox.reassign(self.opened)
 
     def hand_over(self) -> None:
-        """From now on, another object closes this exchange: the one that polls the background response."""
+        """Hand over: from now on the background poller closes this exchange."""
         self.handed_over = True
         self._facts.prompt.text.drop()
 
     @property
     def billed(self) -> bool:
-        """Whether it was billed, or will be."""
+        """Whether the exchange was billed, or will be."""
         return self.handed_over or self.bills not in (None, BillableParts.NOTHING)
 
     def _reassigned(self, route: Route, attempt: Attempt) -> Opened:
@@ -173,7 +173,7 @@ class OpenExchange:
         )
 
     def cost_to_tell(self, metered: Metered) -> Cost | None:
-        """The charge of its entry, by the same code, if the answer ends so; None: it has no price, or is estimated."""
+        """The charge if the answer ended now, by the code that settles it. None: unpriced, or estimated."""
         outcome = outcome_of(End.COMPLETE, metered)
         read = self._read(outcome, metered, 1)
         if read.source is not UsageSource.REPORTED:
@@ -265,7 +265,7 @@ class OpenExchange:
         return record_of(self.opened, ending, self._prices)
 
     def _asked_later(self, metered: Metered | None) -> str | None:
-        """How the provider is asked afterwards for the usage of this answer; None: it is not."""
+        """How the provider is asked for the usage of this answer afterwards; None: not at all."""
         later, name = self._route.provider.later, None if metered is None else metered.response_id
         if name is None or later is LaterUsage.OFF:
             return None

@@ -305,7 +305,7 @@ class Relay:
             self._transport.write(b"%x\r\n%b\r\n" % (len(beat), beat) if self._chunked else beat)
 
     def detach(self) -> None:
-        """The client has disconnected: its delivery is final; further bytes are only metered."""
+        """The client has disconnected: the counts of delivered bytes are final; further bytes are only metered."""
         self.settle_counts()
         self._transport = self._run_in_chunks = None
 

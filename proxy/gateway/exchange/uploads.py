@@ -38,7 +38,7 @@ class Uploads:
         return Upload(self, key_id)
 
     def take(self, size: int) -> bool:
-        """Count bytes that come into memory, of a body or of a WebSocket message. False: there is no room."""
+        """Count bytes that come into memory, of a body or of a WebSocket message. False: the limit is reached."""
         if size > self.bytes_left:
             return False
         self.bytes_left -= size
@@ -61,7 +61,7 @@ class Upload:
         self._size = 0
 
     def grew(self, piece: int) -> None:
-        """Count arrived bytes. Raises ApiError 503 if there is no room."""
+        """Count arrived bytes. Raises ApiError 503 if the limit is reached."""
         if not self._uploads.take(piece):
             raise errors.overloaded("Too many large requests at once. Please try again later.", code="not_accepting")
         self._size += piece

@@ -73,7 +73,7 @@ class UpstreamRequest(ProviderCall[Answer]):
         """the current provider refused the request with `include_usage`; it is sent again without"""
         self._refusal_body: bytes | None = None  # of an error, if it was read already
         self.held: BodyMeter | None = None
-        """the meter of an accepted answer, while its first event is waited for"""
+        """the meter of an accepted answer, until its first event has arrived"""
         self.answer: Answer | None = None
         """the answer for the client; None: there is none yet"""
         self.refusal: Refusal | None = None
@@ -85,8 +85,8 @@ class UpstreamRequest(ProviderCall[Answer]):
         return self.route.provider.injects(self.route.upstream_model, monotonic())
 
     def meter(self, answer: Answer, *, holds_text: bool = True) -> tuple[BodyMeter, Framing | None]:
-        """A meter of the answer, and the framing of its events; None: it is no stream. `holds_text`: also for what is
-        counted with a vocabulary."""
+        """A meter of the answer, and the framing of its events; None: it is no stream. `holds_text`: the meter keeps
+        the text, to count it with a vocabulary."""
         dialect, names = self._dialect, self._dialect.headers_read
         framing = dialect.framing(answer.content_type, streamed=self._facts.streamed)
         told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
@@ -148,13 +148,13 @@ class UpstreamRequest(ProviderCall[Answer]):
         return await self._send(provider, use)
 
     def fail_over(self, failover: Failover) -> None:
-        """Ask that provider next."""
+        """Use this provider next."""
         super().fail_over(failover)
         self.injected, self._refused_injected = self._injects(), False
         self._wire = []
 
     async def _failure_in(self, answer: Answer) -> str | None:
-        """Why an accepted answer has failed before its first event; None: it has not, as far as it was looked at."""
+        """Why an accepted answer failed before its first event; None: no failure in the part that was read."""
         settings, dialect = self.route.provider.settings, self._dialect
         unused_s = self._asked_at + self.route.provider.limits.first_byte_s * _UNUSED - monotonic()
         limit_s = min(settings.timeouts.first_event_s, unused_s)
@@ -172,7 +172,7 @@ class UpstreamRequest(ProviderCall[Answer]):
         return look.failed
 
     async def _is_changed(self, answer: Answer) -> bool:
-        """Whether the provider refuses `include_usage`, which is not sent again then; reads the answer."""
+        """Read the answer. Returns whether the provider refuses `include_usage`; then it is not sent again."""
         settings = self.route.provider.settings
         if answer.status not in _UNKNOWN_FIELD or not self.injected or settings.inject_usage != "auto":
             return False

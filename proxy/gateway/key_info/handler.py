@@ -1,8 +1,8 @@
-"""Answers a client's questions about its own key.
+"""Answers requests of a client for data of its own key.
 
-Invariants: each answer needs a valid key, and is about this key only: an exchange of another key is answered like one
-that does not exist. None opens an exchange. A refusal has the format of the client's SDK. A key gets `ANSWERS_MAX`
-answers in 60 s from each process.
+Invariants: each request needs a valid key, and its answer has data of this key only: an exchange of another key is
+answered like one that does not exist. No request opens an exchange. A refusal has the format of the client's SDK. A key
+gets `ANSWERS_MAX` answers in 60 s from each process.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class KeyInfoHandler:
             raise errors.overloaded(message, code="key_info_unavailable") from None
 
     def _count(self, key_id: str) -> None:
-        """Raises ApiError 429 if the key got as many answers as it may."""
+        """Raises ApiError 429 if the key has got ANSWERS_MAX answers in 60 s."""
         now = time.time()
         known = self._counts.get(key_id)
         window = Window(None if known is None else known.packed(), now)

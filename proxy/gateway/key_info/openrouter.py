@@ -75,8 +75,8 @@ def key(api_key: ApiKey, found: KeyBudgets) -> Document:
 
 
 def credit(found: KeyBudgets) -> Document:
-    """The prepaid balance with the least left; without one the tightest budget; without any, the spend alone. What is
-    reserved counts as used. `found`: with the spend since 0."""
+    """The prepaid balance with the least left; without one the tightest budget; without any, the spend alone.
+    Reservations count as used. `found`: with the spend since 0."""
     prepaid = [one for one in found.budgets if one.window == CREDIT]
     state = min(prepaid, key=lambda one: one.left_nusd, default=found.tightest)
     limit = Nusd(0) if state is None else state.limit_nusd

@@ -1,8 +1,8 @@
-"""Reads what a key has spent and left.
+"""Reads the spend and the remaining budgets of a key.
 
-Invariants: the ledger is read by an engine and on threads that only clients' questions use, so that these delay
-neither the console nor the settling. Budgets are those of admission: the counters of the budget store, and for a
-counter without a known spend the ledger's sum that would seed it.
+Invariants: the ledger is read by an engine and on threads that only these requests use, so that they delay neither the
+console nor the settling. Budgets are those of admission: the counters of the budget store, and for a counter without a
+known spend the ledger's sum that would seed it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ class Catalogue:
         self._models, self._named = models, _named(models, providers)
 
     def changed_to(self, models: Mapping[str, ModelSettings], providers: Mapping[str, Provider]) -> Callable[[], None]:
-        """Lists other models as soon as what this returns is called: by then, its own `providers` are these."""
+        """Prepare a list of other models. Returns a function that switches to it; it expects that `providers` has been
+        changed before."""
         named = _named(models, providers)
 
         def change() -> None:

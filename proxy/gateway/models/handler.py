@@ -1,4 +1,4 @@
-"""Answers requests for lists of models, and for one of them.
+"""Answers requests for lists of models, and for one model.
 
 Invariants: each answer needs a valid key; none opens an exchange. A refusal has the format of the client's SDK.
 """

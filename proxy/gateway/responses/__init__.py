@@ -1,1 +1,1 @@
-"""Stored responses, asked for by their ids."""
+"""Stored responses, requested by their ids."""

@@ -1,1 +1,1 @@
-"""Streams that broke off on the client's side are taken up again, from memory."""
+"""Streams that broke off on the client's side are resumed from memory."""

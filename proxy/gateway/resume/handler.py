@@ -39,7 +39,8 @@ _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 async def play(
     tape: Tape, place: int, request: web.BaseRequest, connection: ClientConnection, *, stall_s: float
 ) -> web.StreamResponse:
-    """Play the tape. Returns when the client has taken it or is gone. `stall_s`: how long the client may stall."""
+    """Send the tape to the client. Returns when the client has received it or is gone. `stall_s`: how long the client
+    may stall."""
     reply, transport = Reply(request), request.transport
     fields = (EXCHANGE_HEADER, tape.exchange_id), SERVER, *connection.headers
     headers = (("Content-Type", tape.content_type), *STREAM, *fields)
@@ -71,7 +72,7 @@ class _Player:
         self._between = True  # the last write ended between two events
 
     async def play(self, stall_s: float) -> None:
-        """Play to the end. Raises TimeoutError, ConnectionError."""
+        """Send the tape to its end. Raises TimeoutError, ConnectionError."""
         tape, current = self._tape, Slice()
         try:
             while not self._gone:
@@ -123,10 +124,10 @@ class _Player:
         self._tape.wake()
 
     def client_full(self) -> None:
-        """Nothing to do: `Reply.drained` waits."""
+        """No-op: `Reply.drained` waits."""
 
     def client_drained(self) -> None:
-        """Nothing to do: `Reply.drained` continues."""
+        """No-op: `Reply.drained` continues."""
 
 
 _ID = re.compile(r"[0-9a-f-]{36}", re.ASCII)

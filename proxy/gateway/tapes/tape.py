@@ -2,7 +2,7 @@
 
 Invariants: a tape is never written to disk, a log or an entry. It begins between two events, and is at most `bytes_max`
 long: older events are dropped. Places are counted in bytes from the beginning of the stream. A reader never delays the
-writer, and looks for its place in slices of the event loop's time. The place after N events is where a client that has
+writer, and searches its place in slices of the event loop's time. The place after N events is where a client that has
 counted N events continues.
 """
 

@@ -40,7 +40,7 @@ class BodyEnd:
 
 
 async def metered_to_end(meter: BodyMeter) -> Metered:
-    """The result of a body that has ended. Other tasks run while the meter reads the rest of it."""
+    """The meter's result of an ended body. Other tasks run while the meter reads its rest."""
     await until_done(meter.catch_up)
     meter.end()
     await until_done(meter.catch_up)

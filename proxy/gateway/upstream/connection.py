@@ -40,7 +40,7 @@ _SLICE_BYTES = 64 * 1024
 PIECE_BYTES_MAX = 4096
 
 CatchUp: TypeAlias = Callable[[], bool]
-"""Does some milliseconds of the work that a piece has left. Returns whether all of it is done."""
+"""Does some milliseconds of a piece's remaining work. Returns whether it is finished."""
 
 
 def _refused_certificate(failure: Exception | None) -> bool:
@@ -56,8 +56,9 @@ class Sink(Protocol):
         """Raw bytes of a chunked body. Returns False if they must be decoded and passed to `piece`."""
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> CatchUp | None:
-        """A piece of the body. `framed`: the same bytes as whole HTTP chunks, if they arrived so. Returns what must be
-        called before the next piece, until it returns True; the end of the body does not wait for that."""
+        """A piece of the body. `framed`: the same bytes as whole HTTP chunks, if they arrived so. Returns a function to
+        call before the next piece, repeatedly until it returns True; None: none. The end of the body does not wait for
+        it."""
 
     def complete(self) -> None:
         """The body is complete."""

@@ -53,7 +53,7 @@ class Health:
             self._open_until = now + OPEN_S
 
     def answered(self) -> None:
-        """The provider answered without a server error, and not with an answer that has nothing in it."""
+        """The provider answered without a server error, and not with an empty answer."""
         self.failures = 0
 
     def failed(self, now: float) -> None:

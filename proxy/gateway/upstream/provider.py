@@ -128,7 +128,7 @@ class Provider:
     knows_usage_include: bool = False
     """True if requests get OpenRouter's member `usage`"""
     later: LaterUsage = LaterUsage.OFF
-    """how it is asked for the usage of an exchange that was estimated; never `auto`"""
+    """how the usage of an estimated exchange is requested afterwards; never `auto`"""
     pool: CredentialPool | None = None
     """several API keys; None: one or none"""
     authorization: Authorization | None = None

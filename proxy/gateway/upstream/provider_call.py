@@ -1,4 +1,5 @@
-"""Asks a provider, and if nothing came of it the next one, with their credentials and their health.
+"""Sends a request to a provider and, after a failure, to the next one, with regard to their credentials and their
+health.
 
 Invariants: another provider is proposed only if this one was unreachable, refused what another one may answer
 (`refusals`), or gave an answer that failed before anything of it went to the client. If a request was sent and then the
@@ -75,7 +76,7 @@ class ProviderCall(Generic[T]):
         raise NotImplementedError
 
     async def _failure_in(self, answer: Answer) -> str | None:
-        """Why an accepted answer has failed, although its status is a success; None: it has not."""
+        """Why an accepted answer failed although its status is a success; None: it did not."""
         return None
 
     async def _is_changed(self, answer: Answer) -> bool:
@@ -83,7 +84,8 @@ class ProviderCall(Generic[T]):
         return False
 
     async def answered(self, may_ask: MayAsk) -> Answer | T:
-        """Ask one provider after another, until one has an answer for the client. Raises UpstreamFailedError."""
+        """Send the request to one provider after another, until one has an answer for the client. Raises
+        UpstreamFailedError."""
         while isinstance(found := await self.ask(), Failover):
             if not may_ask(found):
                 return found.stays()
@@ -91,7 +93,7 @@ class ProviderCall(Generic[T]):
         return found
 
     async def ask(self) -> Answer | T | Failover:
-        """Ask the current provider. Raises UpstreamFailedError."""
+        """Send the request to the current provider. Raises UpstreamFailedError."""
         began_at = self._asked_at = monotonic()
         while True:
             provider, use = self.route.provider, None
@@ -137,7 +139,7 @@ class ProviderCall(Generic[T]):
         return other
 
     def ended(self, *, failed: bool) -> None:
-        """It is known how the provider has answered. `failed`: with nothing that is an answer."""
+        """Record how the provider has answered. `failed`: with an empty or failed answer."""
         before, self._failures_before, health = self._failures_before, None, self.route.provider.health
         if failed and before is not None:
             health.failed(monotonic())
@@ -145,14 +147,14 @@ class ProviderCall(Generic[T]):
             health.answered()
 
     def fail_over(self, failover: Failover) -> None:
-        """Ask that provider next."""
+        """Use this provider next."""
         if isinstance(failover.outcome, Answer):
             failover.outcome.close()
         self.release(0)
         self.route, self.use, self._tried = failover.route, None, {}
 
     def release(self, tokens: int | None) -> None:
-        """The credential's request is over; it has used so many tokens. None: as many as were reserved."""
+        """End the use of the credential. `tokens`: used by the request; None: as many as were reserved."""
         if self.use is not None:
             self.use.end(tokens)
 
@@ -214,7 +216,8 @@ class ProviderCall(Generic[T]):
         return True
 
     def _accepted(self, use: Use) -> None:
-        """So a 403 was about the credential: a client can make any provider answer it, but then to all of them."""
+        """An earlier 403 was about the credential, since another credential was accepted. A 403 that a client causes
+        affects all credentials."""
         use.credential.accepted()
         for other, status in self._tried.items():
             if status == 403:

@@ -1,4 +1,5 @@
-"""What a provider's refusal says: whose fault it is, whether another provider may answer, and how long this one rests.
+"""The meaning of a provider's refusal: whose fault it is, whether another provider may answer, and how long this one is
+paused.
 
 Invariants: a status that is not in the table, below 500, is the client's fault, and every provider would answer so. The
 table of docs/how-to/provider-failover.md has the same statuses.
@@ -23,7 +24,7 @@ class Refusal(NamedTuple):
 
     why: str
     rest_s: float = 0.0
-    """how long others are asked first, unless the provider says how long"""
+    """for how long other providers are preferred, unless the provider states a time"""
 
 
 REFUSALS: Mapping[int, Refusal] = {
@@ -55,7 +56,7 @@ def may_be_answered_elsewhere(failure: str, failover_on: frozenset[str] | None =
 
 
 def rest_s(status: int, head: Head, unix_now: float) -> float:
-    """How long the provider rests after this refusal, in seconds; 0: it does not."""
+    """For how long the provider is paused after this refusal, in seconds; 0: not at all."""
     if status in (429, 503):
         stated = _stated_s(head, unix_now)
         if stated is not None:

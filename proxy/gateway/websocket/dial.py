@@ -2,7 +2,7 @@
 
 Invariants: nothing is generated before a session has begun, so another provider may replace any that fails. The
 connection is one of the pool, so that certificates, proxies and headers are those of HTTP. No redirect is followed, and
-no extension negotiated. Bytes are read no faster than they are taken.
+no extension negotiated. Bytes are read no faster than the receiver processes them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Dialler(ProviderCall["Answer | _Opened"]):
         return found
 
     def fail_over(self, failover: Failover) -> None:
-        """Try that provider next."""
+        """Use this provider next."""
         if isinstance(failover.outcome, Answer) and failover.outcome.status in _NO_SOCKET:
             self.route.provider.declined_sockets(self._dialect.name, monotonic())
         super().fail_over(failover)

@@ -1,8 +1,9 @@
 """The life of a session as a table: phase and event give the next phase, the end of running exchanges, whether the
 client gets an error event, and how each side is closed.
 
-Pure: no I/O, no clock. `session.py` turns what happens on its two connections into events, and does what the table
-says. What decides between two transitions (is an exchange running? does the policy drain?) is part of the event.
+Pure: no I/O, no clock. `session.py` turns each happening on its two connections into an event, and carries out the
+actions of the table. A fact that decides between two transitions (is an exchange running? does the policy drain?) is
+part of the event.
 
 | phase | |
 |---|---|

@@ -1,6 +1,6 @@
 """A session: relays messages between one client and one provider, and runs their exchanges.
 
-What happens on the two connections becomes an event of `lifecycle.py`, whose transition is done here.
+Each happening on the two connections becomes an event of `lifecycle.py`; this class carries out its transition.
 `SessionExchanges` admits and meters; the dialect's wire parses the messages of both sides.
 
 Invariants: a request is sent to the provider when its exchange is admitted and open; a refused one is not. An event is

@@ -59,7 +59,7 @@ class Turn:
         self._first_token_at: float | None = None
 
     async def until_durable(self) -> None:
-        """Nothing of it may be passed on before."""
+        """Wait until the exchange is durable: none of its events may be relayed earlier."""
         durable = self.open_exchange.durable
         if durable is not None:
             await durable
@@ -132,7 +132,7 @@ class Turn:
             return unread(self._size)
 
     def running(self) -> ExchangeSnapshot:
-        """Its current snapshot."""
+        """The current snapshot of the exchange."""
         usage = (
             self.spending.usage(self.meter) if self.runs else Usage(self.open_exchange.opened.prompt_tokens_estimate)
         )

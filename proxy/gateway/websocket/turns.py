@@ -1,12 +1,12 @@
-"""Which exchange of a session an event of the provider is of.
+"""Assigns the provider's events to the exchanges of a session.
 
 An exchange waits for its answer, runs, and ends. Requests with one stream id are answered in their order: an answer
 that begins is that of the oldest waiting request. An answer without a waiting request was begun by the provider: the
 session opens an exchange for it.
 
-Pure. Invariants: each exchange is handed out as ended once, whatever events come in which order. An event with
-output or usage belongs to an exchange that runs, or one must be opened for it. What has ended stays ended until one
-of its name begins: repeated events of it open nothing.
+Pure. Invariants: each exchange is handed out as ended once, whatever events come in which order. An event with output
+or usage belongs to an exchange that runs, or one must be opened for it. An ended exchange stays ended until one with
+the same id begins: its repeated events open nothing.
 """
 
 from __future__ import annotations
