@@ -89,7 +89,7 @@ def standing(by_hand: frozenset[str]) -> frozenset[str]:
 
 
 def stated_totals(update: LedgerEntry, stands: frozenset[str]) -> dict[str, Any]:
-    """The value of the detail `stands`: what `update` says of these totals."""
+    """The value of the detail `stands`: the numbers of `update` for these totals."""
     return {stored_name(name): stored_total(name, getattr(update, name)) for name in NUMBERS if name in stands}
 
 

@@ -130,7 +130,7 @@ class StoredBatch(Owned, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What became of the lines, for the entry of the batch."""
+    """The results of the lines, for the entry of the batch."""
 
     succeeded: int = 0
     failed: int = 0

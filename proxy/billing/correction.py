@@ -217,7 +217,8 @@ def rerated(
 
 
 def _read_again(now: ExchangeTotals, read: ReadAgain) -> ExchangeTotals:
-    """The totals with what the usage says. Other models that were found before stay, with their pinned lists."""
+    """The totals with the counts and terms of the usage. Other models of earlier entries stay, with their pinned
+    lists."""
     others = {one.model: one for one in now.other_models}
     for used in read.other_models:
         found = others.get(used.model, PricedUsage(used.model, used.usage, None, None))
@@ -289,7 +290,7 @@ def amounts_of(totals: ExchangeTotals, price: Price | None, cost: Price | None) 
 
 
 def _read_in(one: LedgerEntry, now: ExchangeTotals) -> ReadAgain:
-    """What an adjustment read, from its differences."""
+    """The usage that an adjustment has read again, from its differences."""
     before, change = structs.astuple(now.usage), structs.astuple(usage_of(one))
     after = [old if new is None else (old or 0) + new for old, new in zip(before, change, strict=True)]
     details = EntryDetails.of(one.details)

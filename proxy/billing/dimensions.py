@@ -18,7 +18,7 @@ END_USER, SESSION, RUN = "end_user", "session", "run"
 TAG = "tag:"
 """the dimension of a tag is `tag:` and its name"""
 RUN_CAP = "run;max"
-"""beside the dimensions of a request: the most that its run may spend, in USD, as its client says"""
+"""sent with the dimensions of a request: the cap of its run, in USD, as the client sets it"""
 NAMED = (END_USER, SESSION, RUN)
 """the dimensions that are not tags"""
 
@@ -70,7 +70,7 @@ def value_of(text: str) -> str | None:
 
 
 def hashed(value: str, pepper: bytes) -> str:
-    """What is stored instead of an end user's value with the setting `dimensions.hash_end_users`. `pepper`: that of the
+    """The stored form of an end user's value with the setting `dimensions.hash_end_users`. `pepper`: that of the
     keys."""
     return f"hmac:{hmac.digest(pepper, b'end_user:' + value.encode(), 'sha256').hex()}"
 
@@ -90,7 +90,7 @@ class KeyDimensions:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> KeyDimensions:
-        """From that JSON."""
+        """Read the stored form."""
         sources = stored["sources"]
         return cls(None if sources is None else tuple(sources), stored["fixed"])
 

@@ -100,8 +100,8 @@ class ApiKey:
         return self.models is None or model in self.models
 
     def shares(self, key_id: str, project_id: str) -> bool:
-        """True if it may use what this key of this project made at a provider: its own, and that of other keys of its
-        project. The default project is nobody's: where projects are not used, all keys are in it."""
+        """True if it may use the objects that this key of this project made at a provider: its own, and those of other
+        keys of its project. The default project does not count: where projects are not used, it has all keys."""
         return self.key_id == key_id or (self.project_id == project_id != DEFAULT_PROJECT)
 
     def live(self, now: float) -> bool:

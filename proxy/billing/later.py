@@ -142,7 +142,7 @@ def _settled(now: ExchangeTotals, update: LedgerEntry) -> LedgerEntry:
 
 
 def _only_said(details: EntryDetails) -> EntryDetails:
-    """The report, without what later corrections would calculate with."""
+    """The report, without the facts that later corrections would be calculated from."""
     return EntryDetails(
         by=details.by,
         why=details.why,

@@ -1,8 +1,8 @@
 """Rules: limits for each value of some dimensions, or for a part of the requests. Pure.
 
-Invariants: A rule is a level beside the key, the project and the organization: a request passes the counters of all
-of them, or is denied. Each combination of the values of `split_by` has a counter of its own. A request without one of
-these dimensions is not counted there; a rule that requires them refuses it. A client that leaves a dimension out, or
+Invariants: A rule is a level in addition to the key, the project and the organization: a request passes the counters of
+all of them, or is denied. Each combination of the values of `split_by` has a counter of its own. A request without one
+of these dimensions is not counted there; a rule that requires them refuses it. A client that leaves a dimension out, or
 makes it up, still has the limits of its key.
 """
 
@@ -19,7 +19,7 @@ from proxy.billing.money import Nusd
 from proxy.billing.windows import LIFETIME
 
 RULE_ID = "rule"
-"""what ids of rules begin with, see `foundation.ids.new_id`"""
+"""prefix of the ids of rules, see `foundation.ids.new_id`"""
 
 RULES_MAX = 1_000
 """rules that are not deleted: every process has them in memory"""

@@ -1,4 +1,4 @@
-"""What a statement says of one entry, and the digests that commit to it.
+"""The line of one entry on a statement, and the digests that commit to it.
 
 Invariants: a line has all that its owner may see of the entry (never a provider's cost), and gives the same bytes for
 ever: JSON with sorted names, without spaces, in UTF-8; counts are integers, money is text. So anybody can calculate the

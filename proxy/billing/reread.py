@@ -28,7 +28,7 @@ class ReadAgain(msgspec.Struct, frozen=True):
 
 
 def read_again(entry: LedgerEntry) -> ReadAgain | None:
-    """What the usage of a terminal entry says; None: it has none, or is not of a dialect that is known."""
+    """The usage of a terminal entry, read again; None: it has none, or its dialect is unknown."""
     details, dialect = EntryDetails.of(entry.details), _BY_ENDPOINT.get(entry.endpoint)
     usage = details.usage
     if entry.usage_source != UsageSource.REPORTED or not isinstance(usage, Mapping) or dialect is None:

@@ -281,7 +281,7 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
 
 
 def _name_unpriced(details: EntryDetails, record: UsageRecord, served_as: ServedAs) -> None:
-    """Name what has no price: units of the usage, the serving model or service, and other models."""
+    """Name the units and models without a price: units of the usage, the serving model or service, and other models."""
     price, cost = record.opened.price, record.opened.cost
     counts = [] if price is None else _unpriced_counts(price, record, served_as)
     models, models_cost = list[str](), list[str]()
@@ -324,7 +324,7 @@ def other_models_detail(others: Iterable[PricedUsage]) -> list[dict[str, Any]]:
 
 
 def other_models(detail: object) -> list[PricedUsage]:
-    """What that detail lists, at its pinned prices; None: nothing. Raises ValueError."""
+    """The usage of other models in that detail, at its pinned prices; None: the detail is absent. Raises ValueError."""
     listed = [] if detail is None else msgspec.convert(detail, list[_OtherModel])
     return [PricedUsage(one.model, one.usage, pinned_or_none(one.price), pinned_or_none(one.cost)) for one in listed]
 

@@ -1,4 +1,5 @@
-"""`tokenweir accounts …`: organizations and their projects. Invariant: each command prints what it wrote."""
+"""`tokenweir accounts …`: organizations and their projects. Invariant: each command prints the account that it
+wrote."""
 
 from __future__ import annotations
 

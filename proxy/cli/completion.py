@@ -1,7 +1,7 @@
 """`tokenweir completion`: print a script that completes commands, options, choices and files in a shell.
 
-Invariant: the script is made of the parser's own tree, so that it knows what the commands know. It starts no process:
-completion is as quick as the shell.
+Invariant: the script is made of the parser's own tree, so that it has every command, option and choice. It starts no
+process: completion is as quick as the shell.
 """
 
 from __future__ import annotations

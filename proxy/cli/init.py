@@ -1,6 +1,7 @@
 """`tokenweir init`: writes a configuration file for the providers whose keys are in the environment, or from LiteLLM's.
 
-Invariants: no file is replaced, and no secret is written. What is written is valid but for variables that are not set.
+Invariants: no file is replaced, and no secret is written. The written file is valid, except for variables that are not
+set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The parser of the command line: it says what was probably meant, with the usage of the command that was typed."""
+"""The parser of the command line: an error suggests the closest valid word, with the usage of the command that was
+typed."""
 
 from __future__ import annotations
 

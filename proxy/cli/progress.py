@@ -1,7 +1,7 @@
 """The progress of a command that takes long: one line on standard error, rewritten in place and removed at the end.
 
-Invariants: nothing is written unless standard error is a terminal and the work has taken AFTER_S. What the command
-prints by `say` stands above the line. The work only assigns numbers; a thread draws them.
+Invariants: nothing is written unless standard error is a terminal and the work has taken AFTER_S. Lines that the
+command prints by `say` appear above the progress line. The work only assigns numbers; a thread draws them.
 """
 
 from __future__ import annotations

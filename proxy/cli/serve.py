@@ -302,8 +302,8 @@ async def _serve_until_stopped(
     line: Connection | None = None,
     told: Callable[[bytes], object] | None = None,
 ) -> None:
-    """Run a service until a signal arrives or the other end of `line` is closed. `told`: called with what that end
-    sends."""
+    """Run a service until a signal arrives or the other end of `line` is closed. `told`: called with each message of
+    that end."""
     from proxy.journal.log import JournalUnavailable
     from proxy.journal.progress import ProgressBroken
 

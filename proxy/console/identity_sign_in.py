@@ -4,7 +4,7 @@ Invariants:
 - A sign-in ends only in the browser that began it, within FLOW_S: its state, nonce and PKCE verifier are derived from
   a random text that only this browser's cookie has.
 - No address in a redirect comes from a request: neither from its query nor from its Host.
-- Who has no role by the settings gets no session.
+- A user without a role in the settings gets no session.
 - While the identity provider does not answer, secrets still sign operators in.
 """
 
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 class SignInRefusedError(Exception):
-    """No session begins. The message is for the person who signs in."""
+    """The sign-in was refused, without a session. The message is for the person who signs in."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -48,6 +48,6 @@ class LedgerReports:
         return await self.threads.run(read) if wanted else {}
 
     async def shown(self, value_ids: Iterable[str]) -> dict[str, ShownDimension]:
-        """Value id → what to show."""
+        """Value id → the value in the form that reports show."""
         ids = set(value_ids)
         return await self.threads.run(ValueReader(self.engine, self.end_user_pepper).shown, ids) if ids else {}

@@ -329,7 +329,7 @@ class ClientConnection(RequestHandler):
 
 
 class ClientRequest(web.BaseRequest):
-    """A client's request. What is read several times is an attribute: aiohttp's properties take a call each."""
+    """A client's request. Values that are read several times are attributes: aiohttp's properties take a call each."""
 
     __slots__ = ("content", "headers", "method", "protocol", "raw_path", "version", "writer")
 

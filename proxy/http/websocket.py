@@ -189,7 +189,7 @@ class WebSocket:
             self._protocol.resume_reading()
 
     def _count_held(self) -> None:
-        """Give back the bytes of what was read and is not kept: heads, control frames, messages that were processed."""
+        """Release the bytes that were read and are not kept: heads, control frames, messages that were processed."""
         held = self._reader.held + self._taken
         if held < self._counted:
             self._shrank(self._counted - held)

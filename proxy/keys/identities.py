@@ -126,7 +126,7 @@ class Identity:
         return next((project for value, project in settings.projects.items() if value in values), None)
 
     def dimensions(self, claims: Mapping[str, Any]) -> SentDimensions | None:
-        """Whom the token was issued to, and for what; None: it does not say whom."""
+        """The dimensions by the claims: end user, session, run and tags. None: the claim of the end user is missing."""
         found = within_limits(_dimensions(self.settings, claims))
         return found if END_USER in found else None
 
@@ -149,7 +149,8 @@ class Identities:
         """digest of a token → the result, and the end of its validity in Unix seconds"""
 
     def prepared(self, settings: Mapping[str, IdentitySettings]) -> Callable[[], None]:
-        """What to call so that these settings apply. May be called in a thread. Raises SettingsError."""
+        """Prepare these settings. Returns a function that applies them. May be called in a thread. Raises
+        SettingsError."""
         if settings:
             import_module("jwt")  # takes 0.2 s, which no request shall wait for
         known = self._identities

@@ -126,7 +126,7 @@ class Keyring:
         self._rules: dict[str, LimitRule] = {}
         """those that are not deleted, by id"""
         self._accesses: dict[str, KeyAccess] = {}
-        """computed values by key id; a cache of what is in memory, without those that a change affects"""
+        """computed values by key id: a cache, from which a change removes those that it affects"""
         self._revision: int | None = None
         """the revision up to which all changes were read; None: nothing was read yet"""
         self._behind = True

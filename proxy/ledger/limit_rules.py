@@ -120,7 +120,7 @@ class RuleStore:
         return self._change(id_or_name, changed)
 
     def delete(self, id_or_name: str) -> LimitRule:
-        """Limit no new request by it. Raises UnknownRuleError."""
+        """Delete the rule: it no longer applies to new requests. Raises UnknownRuleError."""
         now = self._clock()
         return self._change(id_or_name, lambda rule: structs.replace(rule, deleted_at=now))
 

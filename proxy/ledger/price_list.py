@@ -59,7 +59,8 @@ def read_content(engine: Engine, version: str) -> bytes | None:
 
 
 def claim(engine: Engine, now: float, every_s: float) -> bool:
-    """True for one process, if a check is due: for RETRY_S, no other one makes it. Raises LedgerUnavailable."""
+    """Claim a check, if one is due. Returns True in one process only: for RETRY_S, no other process gets it. Raises
+    LedgerUnavailable."""
     with _changing(engine) as connection:
         # A time that is too far away is that of a longer interval, before it was changed.
         due = (_ROW.next_at <= now) | (_ROW.next_at > now + every_s)

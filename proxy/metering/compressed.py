@@ -1,7 +1,7 @@
 """Meters bodies with a content encoding that the proxy did not request. The client gets the compressed bytes unchanged.
 
-Invariants: the decompressed size of all pieces is bounded, and so is what is read of it at once. Bytes that cannot be
-read are counted by their size.
+Invariants: the decompressed size of all pieces is bounded, and so is the number of bytes that are read at once. Bytes
+that cannot be read are counted by their size.
 """
 
 from __future__ import annotations

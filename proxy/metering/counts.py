@@ -177,8 +177,8 @@ _HOUR = Usage.__struct_fields__.index("cache_write_1h_tokens")
 
 
 def later(old: Usage, new: Usage) -> tuple[Usage, bool]:
-    """Merge two usages of one answer per field: the later count, never lower but for the lifetime of what is
-    written to the cache. Also returns whether a count fell."""
+    """Merge two usages of one answer per field: the later count, never lower, except for the lifetime of cache writes.
+    Also returns whether a count fell."""
     folded, fell = list(structs.astuple(new)), False
     for at, before in enumerate(structs.astuple(old)):
         if before is not None:

@@ -133,7 +133,8 @@ class BodyMeter:
         `bytes_seen` is at most `sure_bytes`."""
 
     def give_up(self) -> None:
-        """The exchange ends now: what the meter has not read yet is counted by its size. It is not `behind` then."""
+        """The exchange ends now: bytes that the meter has not read yet are counted by their size. It is not `behind`
+        then."""
 
     def final_so_far(self, answers: int) -> Metered | None:
         """The result if the answer ended here and its usage is final; else None. `answers`: the number of requested

@@ -195,8 +195,8 @@ def _members_in(holder: Any) -> dict[str, Any]:
 
 
 def _decoded(raw: Any, decode: Callable[[Any], Any]) -> Any:
-    """What `decode` makes of a JSON text; else (NaN, say) what a lenient reader does, or `_BEYOND` if that takes it
-    neither, or it takes too long. Other values are decoded already."""
+    """The value of a JSON text by `decode`; else (NaN, for example) by a lenient reader; `_BEYOND` if neither can read
+    it, or reading takes too long. Other values are decoded already."""
     if not isinstance(raw, bytes | msgspec.Raw):
         return raw
     if len(raw) > _MEMBER_MARKS_MAX and decode is _value_of and is_crowded(bytes(raw), _MEMBER_MARKS_MAX):

@@ -1,4 +1,4 @@
-"""Reads the counts of a usage object. What a reader reads is data: for each count, the members that state it.
+"""Reads the counts of a usage object. A reader is defined by data: for each count, the members that state it.
 
 Invariants: a count is an exact integer within bounds, never clamped. An invalid count counts as not reported, alone:
 the other counts stand. Of two members that state one count, the larger one applies that the total allows.

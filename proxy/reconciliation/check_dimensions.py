@@ -1,6 +1,6 @@
 """The check of the dimensions of exchanges, and of their daily usage.
 
-Invariants: those of check_sums.py. Only what the ledger has added up until now is compared.
+Invariants: those of check_sums.py. Only entries that the ledger has added up already are compared.
 """
 
 from __future__ import annotations

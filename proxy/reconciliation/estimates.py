@@ -71,7 +71,7 @@ class ModelEstimates:
 
 
 def estimates(engine: Engine, since: float | None = None) -> list[ModelEstimates]:
-    """By provider and model, sorted. `since`: Unix seconds; only what was settled afterwards then or later. Raises
+    """By provider and model, sorted. `since`: Unix seconds; only adjustments that were settled then or later. Raises
     LedgerUnavailable."""
     found: dict[tuple[str, str], ModelEstimates] = {}
     for row in _rows(engine, since):

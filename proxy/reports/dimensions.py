@@ -56,7 +56,7 @@ class ShownDimension(NamedTuple):
 
 
 class ValueReader:
-    """Reads which value an id stands for, and the ids of a value. Every method raises LedgerUnavailable."""
+    """Looks up the values of ids, and the ids of values. Every method raises LedgerUnavailable."""
 
     def __init__(self, engine: Engine, pepper: bytes | None) -> None:
         """`pepper`: that of the keys, where end users are stored as a hash; else None."""
@@ -64,7 +64,7 @@ class ValueReader:
         self._pepper = pepper
 
     def shown(self, value_ids: Iterable[str]) -> dict[str, ShownDimension]:
-        """Value id → what to show."""
+        """Value id → the value in the form that reports show."""
         ids = set(value_ids)
         names = self._values.names(ids - {OVERFLOW})
         return {value_id: ShownDimension(value_id, names.get(value_id)) for value_id in ids}

@@ -19,8 +19,8 @@ _NAME_CHARS = 12
 
 
 def exchange_lines(exchange: SettledExchange, shown: Mapping[str, ShownDimension]) -> Iterator[str]:
-    """The terminal entry, then its attempts and corrections in their order, then what is charged in all. `shown`: the
-    values of its dimensions, by value id."""
+    """The terminal entry, then its attempts and corrections in their order, then the total charge. `shown`: the values
+    of its dimensions, by value id."""
     entry = exchange.terminal
     model = entry.model if entry.upstream_model == entry.model else f"{entry.model} (there: {entry.upstream_model})"
     yield from _named({

@@ -200,8 +200,8 @@ def _pinned(price: bytes) -> PinnedList:
 
 
 def _terms(text: Mapping[str, Any], by: Mapping[str, str]) -> dict[str, Any]:
-    """What the list price depends on: the version of the list, the tier of the prompt's length, and how the answer was
-    served. Custom names begin with `x_`, as FOCUS requires."""
+    """The facts that select the list price: the version of the list, the tier of the prompt's length, and how the
+    answer was served. Custom names begin with `x_`, as FOCUS requires."""
     terms = {f"x_{name}": text[name] for name in ("version", "above_prompt_tokens", "service_tier") if name in text}
     return terms | {f"x_{reason}": factor for reason, factor in by.items() if not by_rule(reason)}
 

@@ -92,7 +92,7 @@ class Statement:
     issued: Issued | None
     """None: the month is open, and the statement can change"""
     by_value: ByValue | None = None
-    """None: not asked for"""
+    """None: not requested"""
 
     @property
     def is_over(self) -> bool:

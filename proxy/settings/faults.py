@@ -1,4 +1,4 @@
-"""What is wrong in a configuration.
+"""The faults of a configuration.
 
 Invariant: all faults of a file are in one error, each with its place; no text of them quotes a value, which could be a
 secret.

@@ -1,4 +1,4 @@
-"""The fields of settings: where a value stands in the configuration, the type that reads it, and sections of fields.
+"""The fields of settings: the path of a value in the configuration, the type that reads it, and sections of fields.
 
 Invariants: an error begins with the path of the field; no error quotes a value, which could be a secret.
 """

@@ -1,9 +1,9 @@
 """All that is pushed to other servers: entries to the sinks, budget alerts to a webhook. A reload changes it.
 
 Invariants:
-- What stays the same in the settings is not touched. What changes continues where it was: one sends at a time.
+- A sink with unchanged settings is not touched. A changed one continues at its position: one task sends at a time.
 - A delivery under way ends, with the settings that it began with, before others are sent with the new ones.
-- What a removed sink, or a webhook that is off, has not received waits in the ledger.
+- Entries that a removed sink has not received, and alerts of a disabled webhook, wait in the ledger.
 """
 
 from __future__ import annotations

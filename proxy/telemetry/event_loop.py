@@ -1,4 +1,4 @@
-"""Watches how late the event loop is, and finds the function that keeps it, from a thread beside it.
+"""Watches how late the event loop is, and finds the function that keeps it, from another thread.
 
 Invariants: it costs nothing per request or event: the loop answers a probe four times a second. A log line names
 functions, never values, and there is at most one in LOG_S.

@@ -1,4 +1,4 @@
-"""The Prometheus series of usage that was asked for afterwards. The help texts are the documentation.
+"""The Prometheus series of usage that is requested afterwards. The help texts are the documentation.
 
 Invariants: see `metrics.py`.
 """

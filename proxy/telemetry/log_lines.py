@@ -58,11 +58,11 @@ def log_to_stderr(*, as_json: bool) -> None:
 
 
 class ExchangeLog:
-    """The lines of ended exchanges and of refusals. Call it on the event loop; `close` writes what is left."""
+    """The lines of ended exchanges and of refusals. Call it on the event loop; `close` writes the remaining lines."""
 
     def __init__(self, *, exchanges: bool, as_json: bool, write: Callable[[str], object] | None = None) -> None:
-        """`exchanges`: each ended one gets a line. `write`: writes a line; None: to standard error, where
-        a line is shorter than what the system writes at once."""
+        """`exchanges`: each ended one gets a line. `write`: writes a line; None: to standard error, where a line is
+        shorter than the system's atomic write."""
         self._exchanges = exchanges
         self._line = _json_line if as_json else _text_line
         self._write_line = sys.stderr.write if write is None else write
@@ -139,8 +139,8 @@ def _word(text: str) -> str:
 
 
 def exchange_fields(record: UsageRecord, client_text: Callable[[str], str] = str) -> dict[str, Any]:
-    """What the line of an exchange says. Times in milliseconds. `client_text`: how a text is written
-    that is not the proxy's."""
+    """The fields in the line of an exchange. Times in milliseconds. `client_text`: how a text is written that is not
+    the proxy's."""
     opened, usage, failed = record.opened, record.reading.usage, EntryDetails.of(record.details).failed
     attempts = ", ".join(f"{one.provider}: {one.failed}" for one in opened.attempts)
     return {

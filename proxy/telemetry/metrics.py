@@ -105,7 +105,7 @@ class Metrics:
         log: ExchangeLog | None = None,
     ) -> None:
         """`models`: the configured names, the only ones used as labels. `keys_max`, `projects_max`: how many keys and
-        projects are used as labels. `log`: gets what is counted, too."""
+        projects are used as labels. `log`: also receives every counted event."""
         self._models = frozenset(models)
         self._log = log
         disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, which no dashboard uses

@@ -197,7 +197,7 @@ _DAY_S = 86_400.0
 
 
 def _deepseek_time(at: datetime) -> datetime:
-    """The moment by which the package says what holds `at`: on a day without peak hours, one that is outside them."""
+    """The time to look up in genai-prices for `at`: on a day without peak hours, a time outside of the peak hours."""
     day = at.astimezone(_BEIJING).date()
     day_off = day >= _WEEKENDS_FROM and (day.weekday() >= 5 or day in _HOLIDAYS)
     return at if day >= _PEAKS_FROM and not day_off and at.date() == day else datetime.combine(day, _NOON)

@@ -60,7 +60,7 @@ def applied(price: Price, served_as: ServedAs) -> dict[str, str]:
 
 
 def _fact(reason: str) -> str:
-    """What an answer must say: `tier:priority`, also if a rule adds its name, `tier:priority#acme`."""
+    """The fact that an answer must state: `tier:priority`, also if a rule adds its name, `tier:priority#acme`."""
     return reason.partition("#")[0]
 
 
@@ -83,7 +83,7 @@ def multiplied(rates: Rates, *by: tuple[str, str]) -> Rates:
 
 def before_rules(rate: int, name: str, by: Mapping[str, str]) -> int:
     """The price `name` of a list, in nUSD, before price rules multiplied it; to the nearest nUSD, since each was
-    rounded. A rule that multiplies by 0 leaves nothing to tell it by: 0. `by`: the multipliers behind `rate`."""
+    rounded. After a rule that multiplies by 0, it cannot be calculated: 0. `by`: the multipliers behind `rate`."""
     rules = [reason for reason in by if by_rule(reason) and (name in OF_TOKENS or reason.startswith(_RULE))]
     product = prod(multiplier(by[reason]) for reason in rules)
     return floor(rate / product + _HALF) if product else rate
@@ -233,7 +233,7 @@ _FREE = Rates(0, 0, 0)
 
 @lru_cache(maxsize=1_024)
 def _words(served_as: ServedAs) -> tuple[str, ...]:
-    """`tier:priority`, `speed:fast`: what may change a price."""
+    """The facts of an answer that may change a price: `tier:priority`, `speed:fast`."""
     said = ((kind, getattr(served_as, name)) for name, kind in _KINDS.items())
     return tuple(f"{kind}:{word}" for kind, word in said if word is not None)
 
@@ -343,7 +343,7 @@ def _numbers(rates: Rates) -> str:
 
 def price_text(price: Price, prompt_tokens: int | None, served_as: ServedAs = NOT_SAID) -> dict[str, Any]:
     """The applied price tier, for the details of an entry: USD per unit as in `Rates`, as decimal strings, without
-    those that the list lacks. They are multiplied already; `multipliers` says by what."""
+    those that the list lacks. They are multiplied already; `multipliers` names the factors."""
     listed = served_as.service_tier if served_as.service_tier in price.service_tiers else None
     text: dict[str, Any] = {"version": price.version}
     if price.tiers:

@@ -54,7 +54,7 @@ NOBODY = Payer()
 
 @dataclass(frozen=True, slots=True)
 class PricedRequest:
-    """What rules look at."""
+    """The facts of a request that rules match."""
 
     payer: Payer
     model: str
@@ -100,7 +100,7 @@ class PriceRule:
     price: Price | None = field(default=None, hash=False)
     """the list instead of the other one"""
     stated: str | None = None
-    """the multiplier of what an answer states that it costs"""
+    """the multiplier of the cost that an answer states"""
     multiply: str | None = None
     """the multiplier of every price"""
 

@@ -152,8 +152,8 @@ def add_session(
     sessions: Sessions,
     oidc: Mapping[str, str] | None = None,
 ) -> None:
-    """Adds the routes that begin and end an operator's session. `me`: describes the caller. `oidc`: what the page shows
-    of the sign-in by the identity provider."""
+    """Adds the routes that begin and end an operator's session. `me`: describes the caller. `oidc`: label and URL of
+    the sign-in by the identity provider."""
 
     async def sign_in(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         session = await sessions.of(request)

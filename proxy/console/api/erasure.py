@@ -1,4 +1,4 @@
-"""Forgets values of dimensions; uses the same functions as `tokenweir erase`.
+"""Erases values of dimensions; uses the same functions as `tokenweir erase`.
 
 Invariant: neither the answer nor the audit log contains the value.
 """
@@ -35,7 +35,7 @@ class ValueToErase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     value: str
     """the text that the client sent"""
     project: Text | UnsetType = UNSET
-    """id or name; without it, the value is forgotten in all projects"""
+    """id or name; without it, the value is erased in all projects"""
 
 
 class ErasedValue(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ class NewLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     models: Models | UnsetType | None = UNSET
     """only requests for these models, or models that begin so (`gpt-4*`); an empty list or null: all"""
     split_by: Dimensions = ()
-    """each value has the limits for itself: `end_user`, `session`, `run`, `tag:NAME`"""
+    """each value has its own limits: `end_user`, `session`, `run`, `tag:NAME`"""
     only: Values = msgspec.field(default_factory=dict)
     """only requests with these values: dimension → value; needs a `key` or a project"""
     required: bool = False
@@ -170,7 +170,7 @@ class LimitsApi:
         return ApiReply((await self._shown([done]))[0])
 
     async def delete(self, call: ApiCall) -> ApiReply:
-        """Limit no new request by it. Raises ApiError, OSError."""
+        """Delete a limit: it no longer applies to new requests. Raises ApiError, OSError."""
         named: str = call.body.limit
         done = await self.operations.run(call, "limit.delete", named, call.body, lambda _act: self.rules.delete(named))
         return ApiReply((await self._shown([done]))[0])

@@ -126,7 +126,8 @@ class LiveApi:
 
     async def _watched(self, request: web.BaseRequest, session: ConsoleSession) -> web.StreamResponse:
         """Streams snapshots until the client disconnects or its credential is no longer valid. A session can be renewed
-        in the head of a response only: the stream ends when half of the session is over, and the page asks again."""
+        in the head of a response only: the stream ends when half of the session is over, and the page sends a new
+        request."""
         if self._watchers >= WATCHERS_MAX:
             raise overloaded("Too many clients watch this route already; try again later.", code="console_busy")
         self._watchers += 1

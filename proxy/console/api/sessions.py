@@ -4,8 +4,8 @@ Invariants:
 - Every request carries a secret of an operator or an active key in a header, or the cookie of an operator's session.
 - A session is a cookie with a name, its end, and a MAC by the operator's secret: nothing is stored, every process
   accepts it, and a new secret ends it. Scripts of the page cannot read it.
-- A session of an operator of an identity provider ends SESSION_S after the sign-in, however much it is used: who loses
-  the account there is signed out by then. Its MAC is by a secret of the settings of `admin.oidc`.
+- A session of an operator of an identity provider ends SESSION_S after the sign-in, however much it is used: a person
+  without an account there is signed out by then. Its MAC is by a secret of the settings of `admin.oidc`.
 - A request that changes something is accepted with a cookie only from the console's own page.
 - A wrong credential counts towards the rate limit of failed sign-ins.
 """
@@ -82,7 +82,8 @@ class Identity:
 
 
 class IdentityOperators:
-    """The operators who sign in by the identity provider: made of the claims at the sign-in, later of the cookie."""
+    """The operators who sign in by the identity provider: made from the claims at the sign-in, later from the
+    cookie."""
 
     def __init__(self, issuer: str, key: bytes) -> None:
         """`key`: the secret of their sessions."""
@@ -211,11 +212,11 @@ class Sessions:
         response.headers.add("Set-Cookie", _set_cookie(request, text, SESSION_S, secure=secure))
 
     def sign_out(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Let the browser forget the session."""
+        """Delete the session's cookie in the browser."""
         response.headers.add("Set-Cookie", _set_cookie(request, "", 0))
 
     def renew(self, session: ConsoleSession, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Give a session that is used its whole time again."""
+        """Renew a session that is used: it gets its whole time again."""
         is_old = session.until is not None and session.until < self._unix_time() + SESSION_S - RENEWED_S
         if is_old and session.is_renewable:
             self.sign_in(session, request, response)

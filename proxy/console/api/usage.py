@@ -2,7 +2,7 @@
 
 Invariants:
 - A bucket is a whole minute, hour or day in UTC.
-- What is not recorded (batches, service tiers) is null as a group and refused as a filter.
+- Facts that are not recorded (batches, service tiers) are null as a group and refused as a filter.
 - The requests without a dimension are a group of their own, so that the groups add up to the total.
 - `amount` is the charge of the keys, with corrections and without top-ups.
 """

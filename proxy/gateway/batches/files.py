@@ -128,7 +128,7 @@ class FilesHandler:
     async def _checked(
         self, made_for: Asked, document: dict[str, Any], purpose: str
     ) -> tuple[BatchInput | None, Provider]:
-        """Check an upload: its lines are replaced by those for the provider. Returns what was read of them, and the
+        """Check an upload: its lines are replaced by those for the provider. Returns the facts of the lines, and the
         provider."""
         if purpose != BATCH:
             return None, self._first(made_for.api)

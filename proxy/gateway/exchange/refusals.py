@@ -151,7 +151,7 @@ def _over_budget(denial: _Denial, status: int) -> ApiError:
 
 
 def _left_nusd(denial: _Denial) -> int | None:
-    """What is left after all spend and all reservations; below 0 if both exceed the bound. None: unknown."""
+    """The remainder after all spend and all reservations; below 0 if both exceed the bound. None: unknown."""
     denied, counter = denial.denied, denial.counter
     if denied.spent_nusd is None or counter is None or counter.nusd_max is None:
         return None

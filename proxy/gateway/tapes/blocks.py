@@ -35,7 +35,7 @@ Block = tuple[int, int, bool]
 
 def blocks(read: Callable[[int, int], bytes], place: int, window_bytes: int = WINDOW_BYTES) -> Iterator[list[Block]]:
     """The complete blocks from `place` on, which is between two blocks; at each step those of one window. `read`:
-    place, size → the bytes from there on, fewer at the end of the stream; what it raises is passed on."""
+    place, size → the bytes from there on, fewer at the end of the stream; its exceptions are passed on."""
     start = looked = place
     is_event = False
     while True:

@@ -35,7 +35,7 @@ from proxy.storage.postgres import primary_message
 from proxy.storage.prepared import PreparedInsert, prepared_insert
 
 Progress = Callable[[str, str, int, int], None]
-"""receives what is done (`copying`, `comparing`), the unit of the numbers, how many so far, and of all"""
+"""receives the current step (`copying`, `comparing`), the unit of the numbers, how many so far, and of all"""
 
 # The entries first: they show whether the target is an interrupted copy, or the ledger of another deployment.
 _TABLES = (ledger_entries, *(table for table in metadata.sorted_tables if table not in (ledger_entries, ledger_clock)))
@@ -72,8 +72,8 @@ def copy_ledger(source: Connection, target: Engine, progress: Progress, say: Cal
 
 
 def _begin(target: Engine) -> bool:
-    """Remove what a new ledger has. True if the target is to be filled: it was new, or a copy was interrupted. Raises
-    DifferentLedgerError."""
+    """Remove the rows that a new ledger begins with. True if the target is to be filled: it was new, or a copy was
+    interrupted. Raises DifferentLedgerError."""
     with writing(target) as connection:
         if not _has_rows(connection, ledger_clock):
             return True

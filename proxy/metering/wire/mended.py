@@ -1,7 +1,7 @@
 """Mends a JSON text that no reader takes, so that the rest of it can be read.
 
-Invariants: a literal or number that is not JSON becomes null, and what is nested too deep an empty list. Nothing else
-changes, and strings never do. Time is linear.
+Invariants: a literal or number that is not JSON becomes null, and a value that is nested too deeply becomes an empty
+list. Nothing else changes, and strings never do. Time is linear.
 """
 
 from __future__ import annotations

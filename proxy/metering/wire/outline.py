@@ -257,7 +257,7 @@ class UnreadText(LongText):
         self._close = lambda: (lost, b"")
 
     def event(self) -> tuple[bytes, bytes] | None:
-        """The text has ended: its outline as an event; None: it has none. What is not read is read now."""
+        """The text has ended: its outline as an event; None: it has none. Its unread part is read now."""
         while self._waiting:
             self.read_part()
         return self._close()
@@ -274,8 +274,8 @@ class UnreadText(LongText):
 
 
 def bounded(text: bytes, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
-    """`text`, or its outline if it is longer than `bytes_max`, or too long or crowded to be parsed at once. What is no
-    JSON object stays: no parser reads on behind its first byte."""
+    """`text`, or its outline if it is longer than `bytes_max`, or too long or crowded to be parsed at once. A text that
+    is no JSON object stays as it is: no parser reads beyond its first byte."""
     fits = len(text) <= min(bytes_max, TEXT_BYTES_MAX) and not is_crowded(text, TEXT_MARKS_MAX)
     if fits or not text.lstrip(BLANKS).startswith(b"{"):
         return text

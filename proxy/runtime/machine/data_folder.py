@@ -35,8 +35,8 @@ class DataFolder:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def left_behind(self, beside: Collection[int] = ()) -> list[DataFolder]:
-        """The folders with journals of processes that have ended, or that this one replaces. `beside`: the numbers of
-        the folders of the processes on this port, which are left out, locked or not."""
+        """The folders with journals of processes that have ended, or that this one replaces. `beside`: numbers of the
+        folders of the processes on this port, which are left out, locked or not."""
         names = (path.name.removeprefix(_OWN.format("")) for path in self.root.glob(_OWN.format("*")))
         numbered = [DataFolder(self.root, int(name)) for name in names if name.isdecimal() and int(name) not in beside]
         found = [folder for folder in (DataFolder(self.root), *numbered) if folder.journal.is_dir()]

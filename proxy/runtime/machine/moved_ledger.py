@@ -80,7 +80,8 @@ def _unused(data_dir: Path) -> Iterator[None]:
 
 
 def _faults(source: Engine, target: Engine, progress: Progress) -> list[CheckFinding]:
-    """What `reconcile` finds in both. Raises DifferentLedgerError for what it finds in the target alone."""
+    """The findings of `reconcile` that both ledgers have. Raises DifferentLedgerError for one that only the target
+    has."""
 
     def checking(name: str, done: int, total: int) -> None:
         progress(f"checking {name}", "checks", done, total)

@@ -1,4 +1,4 @@
-"""Which prices of a fetched list apply, and which of the list before it stay.
+"""Decides which prices of a fetched list apply, and which earlier prices stay.
 
 Invariants: compared with the list before, no price moves by more than FACTOR_MAX, becomes zero or disappears, whenever
 it applies (from `LOOK_BACK_S` ago on): a model with such a price keeps all of its earlier prices, and a new one gets
@@ -69,8 +69,8 @@ class Accepted(NamedTuple):
 
 
 def accept(content: bytes, source: str, before: PriceBook, used: Iterable[Named], now: float) -> Accepted:
-    """What applies of a fetched list. `used`: the models that are looked up in the book. Raises PriceFileError: nothing
-    of it."""
+    """The parts of a fetched list that apply. `used`: the models that are looked up in the book. Raises PriceFileError:
+    no part applies."""
     if version_of(content) == before.version:
         return Accepted(content, before, [], [])
     fetched = book_from(content, source)

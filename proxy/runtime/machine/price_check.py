@@ -34,7 +34,8 @@ def book_in_use(settings: Settings, engine: Engine) -> tuple[PriceListState, Pri
 
 
 async def newest(client: UpstreamClient, refresh: RefreshSettings, settings: Settings, before: PriceBook) -> Accepted:
-    """What applies of the list at the configured address. `before`: the book in use. Raises PriceFileError: nothing."""
+    """The parts of the list at the configured address that apply. `before`: the book in use. Raises PriceFileError: no
+    part applies."""
     content = await fetched(client, refresh)
     used = [
         (target.provider, settings.providers[target.provider].base_url, target.upstream_model)

@@ -1,4 +1,5 @@
-"""Waits for what a server needs, if that is not there when it starts: requests get 503, and the log says why."""
+"""Waits for the ledger and Redis if they are unavailable when a server starts: requests get 503, and the reason is
+logged."""
 
 from __future__ import annotations
 

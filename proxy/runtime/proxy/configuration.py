@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 Follower = Callable[[Settings, Mapping[str, Provider]], Callable[[], None]]
-"""the settings and providers that will apply → what to do when they do; it is called in a thread"""
+"""the new settings and providers → a function that applies them. Called in a thread"""
 
 
 class _Prepared(NamedTuple):
@@ -58,14 +58,14 @@ class Configuration:
     def __init__(self, settings: Settings, book: PriceBook, metrics: Metrics, tokenizers: Tokenizers) -> None:
         """Raises SettingsError."""
         self.settings = settings
-        """those that apply"""
+        """the settings that apply"""
         self.providers: dict[str, Provider] = {}
         """by their names in the settings"""
         self.models = Models({}, lambda _name: None)
         self.digest = ""
         """the digest of the applied file; empty: there is no file"""
         self.followers: list[Follower] = []
-        """what else follows a reload"""
+        """the further parts that a reload changes"""
         self.book = book
         """the built-in price book that applies"""
         self._metrics = metrics
@@ -73,7 +73,8 @@ class Configuration:
         self.apply(self.prepared(settings, book))
 
     def prepared(self, settings: Settings, book: PriceBook) -> _Prepared:
-        """What `apply` changes to. May be called in a thread. Raises SettingsError: the settings cannot be used."""
+        """Prepare a change for `apply`. May be called in a thread. Raises SettingsError: the settings cannot be
+        used."""
         if needs_price_book(settings):
             book.load()
         require_prices(settings, price_lookup(book))
@@ -85,7 +86,8 @@ class Configuration:
         return _Prepared(applied, book, providers, models, not_reloaded(self.settings, settings), follow)
 
     def apply(self, prepared: _Prepared) -> list[str]:
-        """Serve new requests by it. Returns the names of settings that have changed, and only a restart applies."""
+        """Serve new requests by the prepared change. Returns the names of settings that have changed, and only a
+        restart applies."""
         self.settings = prepared.settings
         self.book = prepared.book
         for name in self.providers.keys() - prepared.providers.keys():
@@ -112,7 +114,7 @@ def _state(provider: Provider) -> BreakerState:
 
 
 class Reloader:
-    """Reads the configuration file again, and applies it; and says so in the log, the metrics and a file."""
+    """Reads the configuration file again, and applies it; the log, the metrics and a file report the result."""
 
     def __init__(
         self,
@@ -149,7 +151,7 @@ class Reloader:
         metrics.configured(configuration.digest, failed=False)
 
     def started(self) -> None:
-        """The proxy serves, and takes the signal from now on."""
+        """The proxy serves: handle the signal from now on."""
         self._noted()
 
     def refuse(self) -> None:
@@ -165,7 +167,7 @@ class Reloader:
         return written is None or written.pid == self.status.pid
 
     def close(self) -> None:
-        """The proxy stops: it takes no signal any more."""
+        """The proxy stops: ignore the signal from now on."""
         if self._is_ours():
             status_file(self._data_dir, self._number).unlink(missing_ok=True)
 

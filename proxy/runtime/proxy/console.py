@@ -98,7 +98,7 @@ class Console:
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """Those that it listens on."""
+        """The sockets that the console listens on."""
         return [] if self._server is None else self._server.sockets
 
     async def leave_to_another(self) -> None:

@@ -64,7 +64,7 @@ class Handlers:
     resuming: ResumeHandler | None
     """None: streams cannot be resumed"""
     key_info: KeyInfoHandler | None
-    """None: a key cannot ask about itself"""
+    """None: keys cannot read their own data"""
     background: BackgroundExchanges
     resumption: Resumption
     later_usage: LaterUsageService
@@ -155,7 +155,7 @@ def _limits(settings: Settings) -> RequestLimits:
 
 
 def _use_limits(settings: Settings, limits: RequestLimits, admission: Admission) -> None:
-    """New requests are limited as these settings say."""
+    """Apply the limits of these settings to new requests."""
     limits.become(_limits(settings))
     admission.use_outage_policy(settings.budgets.on_store_outage, settings.budgets.outage_allowance_nusd)
 

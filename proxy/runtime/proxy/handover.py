@@ -288,7 +288,7 @@ class ParentOffer:
         return answer == _SERVES
 
     def leave(self) -> None:
-        """Another process serves, and gets the name."""
+        """Another process serves: release the name of the socket, and tell that process."""
         assert self._asked is not None
         assert self._asking is not None
         self._asked.close()
@@ -297,7 +297,7 @@ class ParentOffer:
         self.close()
 
     def close(self) -> None:
-        """Hand over no more."""
+        """End the offer."""
         self._forget()
         if self._asked is not None:
             self._asked.close()
@@ -330,7 +330,7 @@ def receive_listeners(connected: socket.socket) -> tuple[int, Listeners]:
 
 
 def _by_section(sockets: Iterable[tuple[str, socket.socket]]) -> Listeners:
-    """Without further copies of a socket, which are closed."""
+    """The sockets without duplicates, which are closed."""
     found: dict[str, dict[int, socket.socket]] = {}
     for section, one in sockets:
         if found.setdefault(section, {}).setdefault(os.fstat(one.fileno()).st_ino, one) is not one:

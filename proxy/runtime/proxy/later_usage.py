@@ -1,4 +1,4 @@
-"""Asks providers afterwards for the usage that this proxy has estimated, and settles what they report.
+"""Asks providers afterwards for the usage that this proxy has estimated, and settles their reports.
 
 Invariant: an answer is settled at the configured prices of its exchange, by the ledger's own transaction.
 """

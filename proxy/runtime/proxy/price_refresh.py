@@ -1,6 +1,6 @@
 """Prices that refresh themselves: the price list in the ledger, which all proxies apply within seconds.
 
-Invariants: one process at a time fetches a list, and decides what of it applies; all processes then apply the same
+Invariants: one process at a time fetches a list, and decides which parts apply; all processes then apply the same
 bytes. An exchange keeps the prices that it was admitted with. A failure changes nothing. `price-book.json` in the data
 folder is a copy, for a start without the ledger and for commands; the first process of a machine writes it.
 """
@@ -117,7 +117,7 @@ class PriceRefresh:
         self._version = version
 
     async def _check(self, state: PriceListState) -> None:
-        """Fetch a list, and put what applies of it into the ledger."""
+        """Fetch a list, and store the parts that apply in the ledger."""
         configuration = self._configuration
         try:
             accepted = await newest(self._client, self._refresh, configuration.settings, configuration.book)

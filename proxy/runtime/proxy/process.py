@@ -81,7 +81,7 @@ class Proxy:
         succession: Succession = FIRST,
     ) -> None:
         """`peers`: the processes on this port, where there are several. `file`: where the settings come from; None:
-        from the environment. `succession`: what it takes over."""
+        from the environment. `succession`: the sockets and the proxy that it takes over."""
         self.port = 0
         self.console_url: str | None = None
         """the URL of the console; None: the console is off, or another process has it"""
@@ -91,7 +91,7 @@ class Proxy:
         self._file = file
         self.reload: Callable[[], object] | None = None
         self.refuse_reload: Callable[[], object] | None = None
-        """reads the configuration file again, and applies it; the log says what came of it. None: before `start`"""
+        """reads the configuration file again, and applies it; the log reports the result. None: before `start`"""
         self.listeners: Callable[[], Listeners] = dict
         """the listening sockets"""
         self._on_lead: Callable[[], None] = lambda: None
@@ -184,7 +184,8 @@ class Proxy:
         await self._serves(tasks)
 
     async def _serves(self, tasks: Tasks) -> None:
-        """Let the process before stop, and the next one take over; a parent does so for its processes."""
+        """Make the previous process stop, and offer the sockets to the next one. A parent process does both for its
+        processes."""
         if self._succession.predecessor is not None:
             await self._succession.predecessor.leave()
         elif self._succession.is_served:
@@ -201,7 +202,8 @@ class Proxy:
             self._replace()
 
     def _waiting(self, metrics: Metrics, exposition: Exposition) -> Waiting:
-        """Makes the server that refuses requests while the ledger or Redis is not there, and tells monitors why."""
+        """Makes the server that refuses requests while the ledger or Redis is unavailable. Its health routes give the
+        reason."""
         listen, sockets = self._settings.listen, self._succession.of("listen")
         of_all = exposition.of_all if self._settings.metrics.port is None else None
 
@@ -350,7 +352,7 @@ def _tapes(settings: Settings, stops: AsyncExitStack) -> Tapes | None:
 
 
 def _join(roster: Roster, tasks: Tasks, stops: AsyncExitStack, *, is_first: bool) -> None:
-    """Be on the list of proxies while this process runs."""
+    """Keep this process on the list of proxies while it runs."""
     tasks.start(roster.run(), name="proxies")
     if is_first:
         stops.push_async_callback(roster.leave)

@@ -148,7 +148,8 @@ class Supervisor:
         return {name: [one for listeners in kept for one in listeners.get(name, ())] for name in sections}
 
     def _take_over(self) -> None:
-        """All processes listen for the first time: let the proxy before leave, and the next one take over."""
+        """All processes listen for the first time: make the previous proxy stop, and offer the sockets to the next
+        one."""
         before = self._succession
         # A process that is started again may be beside those of a proxy that takes over.
         self._succession = before._replace(predecessor=None, is_served=False, is_beside=True)
@@ -227,7 +228,8 @@ class Supervisor:
         return self._offer is not None and self._offer.is_taken
 
     def _may_start(self, member: _ProxyProcess) -> bool:
-        """Not with a socket that the new proxy would not have."""
+        """Whether the process may start now. While the proxy is replaced, it must have a socket already: the new proxy
+        would not have a later one."""
         has_socket = bool(member.given.get("listen")) or not self._is_handed_over
         return not self._stopping and has_socket and time.monotonic() >= member.start_at
 
@@ -257,7 +259,7 @@ class _ProxyProcess:
         self.listeners: Listeners = {}
         """copies of those that it listens on"""
         self.is_up = False
-        """it listens"""
+        """the process listens"""
         self.running: SpawnProcess | None = None
         self.start_at = 0.0
         self._connection: connection.Connection | None = None
@@ -316,7 +318,7 @@ class _ProxyProcess:
         self.send(signal.SIGTERM)
 
     def tell(self, word: bytes) -> None:
-        """Say something to the process, if it listens; else stop it."""
+        """Send a message to the process if it listens; else stop it."""
         if not self.is_up:
             self.terminate()
         elif self._connection is not None:
