@@ -9,15 +9,17 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from proxy.billing.dimensions import NAMED, TAG
 from proxy.billing.money import usd_text
 from proxy.cli.common import Failure, WrongUsage, store_of, with_config
 from proxy.cli.dimension_options import add_dimension_filters, dimension_filter, dimension_name
 from proxy.cli.output import add_list_options, print_list
-from proxy.cli.values import Whole, moment
-from proxy.foundation.times import iso_utc
+from proxy.cli.values import Whole, time_zone
+from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
     from proxy.ledger.accounts.owners import Owner
@@ -33,9 +35,7 @@ _ROWS_MAX = 100_000
 
 
 def add_commands(commands: Any) -> None:
-    usage = with_config(
-        commands, "usage", "print tokens, charges and costs, by usage date, in whole days (UTC)", _usage
-    )
+    usage = with_config(commands, "usage", "print tokens, charges and costs, by usage date, in whole days", _usage)
     usage.add_argument(
         "--by",
         type=_group,
@@ -45,10 +45,11 @@ def add_commands(commands: Any) -> None:
         help=f"a row for each {', '.join(NAMED)}, tag:NAME, {', '.join(_PLAIN)}; repeatable: for each combination",
     )
     usage.add_argument("--daily", action="store_true", help="separate rows for each day")
+    usage.add_argument("--since", metavar="TIME", help="from this day on: 2026-11-01, 7d (default: the last 30 days)")
+    usage.add_argument("--until", metavar="TIME", help="before this day")
     usage.add_argument(
-        "--since", type=moment, metavar="TIME", help="from this day on: 2026-11-01, 7d (default: the last 30 days)"
+        "--time-zone", type=time_zone, metavar="ZONE", help="the zone of days and times: Europe/Berlin (default: UTC)"
     )
-    usage.add_argument("--until", type=moment, metavar="TIME", help="before this day")
     usage.add_argument("--key", metavar="KEY_ID|ALIAS", help="only this key")
     usage.add_argument("--project", metavar="ID|NAME", help="only this project")
     usage.add_argument("--model", metavar="MODEL", help="only this model")
@@ -88,11 +89,12 @@ def _usage(options: argparse.Namespace) -> None:
 def _wanted(store: LedgerStores, options: argparse.Namespace, dimensions: Sequence[str]) -> UsageFilter:
     """Raises UnknownNameError, ValueError."""
     from proxy.billing.keys import AccountKind
-    from proxy.reports.usage import DAY_S, UsageFilter
+    from proxy.reports.buckets import DAY_S, Buckets
+    from proxy.reports.usage import UsageFilter
 
-    now = time.time()
-    begin = int(now - 29 * DAY_S if options.since is None else options.since) // DAY_S * DAY_S
-    end = -(-int(now + 1 if options.until is None else options.until) // DAY_S) * DAY_S
+    now, buckets = time.time(), Buckets(DAY_S, options.time_zone)
+    begin = buckets.floor(now - 29 * DAY_S if options.since is None else _moment(options, "since", now))
+    end = buckets.ceil(int(now + 1) if options.until is None else int(_moment(options, "until", now)))
     if end <= begin:
         raise WrongUsage("--until: must be after --since")
     project = None if options.project is None else store.accounts.one(options.project, AccountKind.PROJECT).account_id
@@ -100,6 +102,7 @@ def _wanted(store: LedgerStores, options: argparse.Namespace, dimensions: Sequen
         begin=begin,
         end=end,
         bucket_s=DAY_S,
+        time_zone=options.time_zone,
         is_total=not options.daily,
         by_key="key" in options.by,
         by_project="project" in options.by,
@@ -112,6 +115,18 @@ def _wanted(store: LedgerStores, options: argparse.Namespace, dimensions: Sequen
     )
 
 
+def _moment(options: argparse.Namespace, name: str, now: float) -> float:
+    """The value of an option; Unix seconds. Raises WrongUsage."""
+    try:
+        return since_from(getattr(options, name), now, _zone(options))
+    except ValueError as wrong:
+        raise WrongUsage(f"--{name}: {wrong}") from None
+
+
+def _zone(options: argparse.Namespace) -> tzinfo:
+    return UTC if options.time_zone is None else ZoneInfo(options.time_zone)
+
+
 def _rows(store: LedgerStores, options: argparse.Namespace, wanted: UsageFilter) -> Iterator[dict[str, Any]]:
     """A row for each group, one for the groups that are left out, and the total."""
     from proxy.reports.usage import read_usage
@@ -121,7 +136,8 @@ def _rows(store: LedgerStores, options: argparse.Namespace, wanted: UsageFilter)
     if options.daily or options.by:
         found = list(_totals(store, options, wanted))
         names = _Names(store, found, wanted)
-        yield from ({**names.of(one, daily=options.daily), **_numbers([one])} for one in found)
+        zone = _zone(options) if options.daily else None
+        yield from ({**names.of(one, zone), **_numbers([one])} for one in found)
         rest = _numbers(total, less=found)
         if any(number not in (0, "0") for number in rest.values()):
             yield {"left_out": True, **rest}
@@ -138,7 +154,8 @@ def _totals(store: LedgerStores, options: argparse.Namespace, wanted: UsageFilte
     while wanted.begin < wanted.end:
         found, upto = read_usage(store.engine, wanted, _ROWS_MAX)
         if upto == wanted.begin:
-            raise Failure(f"--daily: {iso_utc(upto)[:10]} has more than {_ROWS_MAX:,} rows: filter, or group by less")
+            day = datetime.fromtimestamp(upto, _zone(options)).date()
+            raise Failure(f"--daily: {day} has more than {_ROWS_MAX:,} rows: filter, or group by less")
         yield from found
         wanted = replace(wanted, begin=upto)
 
@@ -155,9 +172,10 @@ class _Names:
         shown = store.dimension_values().shown(one.value_id for one in totals if one.value_id is not None)
         self._shown: dict[str, ShownDimension] = shown
 
-    def of(self, total: UsageTotals, *, daily: bool) -> dict[str, Any]:
-        """The fields that name a group."""
-        fields: dict[str, Any] = {"day": iso_utc(total.begin)[:10]} if daily else {}
+    def of(self, total: UsageTotals, zone: tzinfo | None) -> dict[str, Any]:
+        """The fields that name a group. `zone`: of its day; None: it has none."""
+        day = None if zone is None else datetime.fromtimestamp(total.begin, zone).date()
+        fields: dict[str, Any] = {} if day is None else {"day": str(day)}
         wanted = self._wanted
         if wanted.by_dimension is not None:
             shown = None if total.value_id is None else self._shown[total.value_id]

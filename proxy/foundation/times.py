@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from email.utils import parsedate_to_datetime
 
 from proxy.foundation.durations import seconds_from
@@ -14,26 +14,26 @@ def iso_utc(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def since_from(text: str, now: float) -> float:
+def since_from(text: str, now: float, zone: tzinfo = UTC) -> float:
     """The text of `--since` → Unix seconds.
 
-    Accepts a duration before `now` ("90m", "24h", "7d"), a date or an ISO time; UTC is the default zone.
+    Accepts a duration before `now` ("90m", "24h", "7d"), a date or an ISO time; `zone`: of a time without one.
     Raises ValueError that names the accepted forms.
     """
     if text.endswith(("s", "m", "h", "d", "w")):
         return now - seconds_from(text)
-    moment = iso_time(text)
+    moment = iso_time(text, zone)
     if moment is None:
         raise ValueError(f"not a time: {text!r} (2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d)")
     return moment
 
 
-def iso_time(text: str) -> float | None:
-    """A date or an ISO time, UTC by default → Unix seconds; None: it is neither."""
+def iso_time(text: str, zone: tzinfo = UTC) -> float | None:
+    """A date or an ISO time → Unix seconds; None: it is neither. `zone`: of a time without one."""
     moment = _parsed(text)
     if moment is None or not 1970 <= moment.year < 9999:  # years that every supported database can store
         return None
-    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    return moment.replace(tzinfo=moment.tzinfo or zone).timestamp()
 
 
 def _parsed(text: str) -> datetime | None:

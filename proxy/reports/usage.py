@@ -4,6 +4,8 @@ Invariants:
 - Daily buckets are read from the daily sums: the time grows with keys, models, days and values of a dimension, not with
   requests, except those without a charge or a cost, which an index lists. Of two dimensions at once there are no daily
   sums: these are read from the entries of the requested time span.
+- Daily sums are of UTC days. The total of a time span in another time zone is the daily sums of its whole UTC days, and
+  the entries before and after them; its days are read from the entries. A day has 23 or 25 hours where clocks change.
 - Shorter buckets read only the entries of the requested time span.
 - An unknown amount is never 0: its exchange is counted. The corrections of an exchange count in its own bucket.
 - The groups of a dimension, with the one of the requests without it, add up to the sums without the dimension.
@@ -41,12 +43,12 @@ from sqlalchemy import (
 from proxy.billing.entries import EntryKind
 from proxy.billing.money import ZERO_NUSD, Nusd
 from proxy.ledger.amounts import nusd, nusd_sum
+from proxy.ledger.archive.archives import archived_until
 from proxy.ledger.dimensions.sums import later_usage
 from proxy.ledger.schema.tables import api_keys, dimension_daily, ledger_entries, usage_daily
+from proxy.reports.buckets import DAY_S, Buckets
 from proxy.reports.dimensions import DimensionFilter, ExchangePairs, unindexed
 from proxy.storage.database import is_shared, reading
-
-DAY_S = 86_400
 
 # The longest time between the creation of an exchange id and `started_at` (reading the body, claiming the
 # idempotency key).
@@ -72,6 +74,13 @@ _UNKNOWN_AMOUNT = text(
 )
 
 
+class _Span(NamedTuple):
+    """A time span in Unix seconds, without its end."""
+
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageFilter:
     """The requested totals. Times: Unix seconds on bucket boundaries. A filter of None matches all."""
@@ -79,6 +88,8 @@ class UsageFilter:
     begin: int
     end: int
     bucket_s: int
+    time_zone: str | None = None
+    """see `Buckets`"""
     is_total: bool = False
     """one bucket from begin to end, the groups with the highest charge first"""
     by_key: bool = False
@@ -100,9 +111,9 @@ class UsageFilter:
         return tuple(name for name, is_chosen in chosen.items() if is_chosen)
 
     @property
-    def is_daily(self) -> bool:
-        """True if the daily sums have these totals."""
-        return self.bucket_s == DAY_S and len(self.dimension_names) <= 1
+    def buckets(self) -> Buckets:
+        """The division of the time span, unless it is one bucket."""
+        return Buckets(self.bucket_s, self.time_zone)
 
     @property
     def dimension_names(self) -> set[str]:
@@ -139,23 +150,51 @@ def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list
     """Totals ordered by bucket, and the end of the covered time (Unix seconds).
 
     If there are more than `rows_max` rows, the last buckets are left out and the end is earlier than `end`; of a single
-    bucket, the groups with the lowest charges. Raises LedgerUnavailable.
+    bucket, the groups with the lowest charges. Raises LedgerUnavailable; ValueError if a time zone needs entries that
+    are archived.
     """
     with reading(engine) as connection:
         if wanted.by_dimension is not None and is_shared(connection):
             connection.exec_driver_sql(_FOR_MANY_VALUES)
         entries = _entry_source(connection, wanted)
-        query = _daily(connection, wanted) if wanted.is_daily else _of_entries(entries, wanted, connection.dialect)
+        days, spans = _parts(wanted)
+        if wanted.time_zone is not None:
+            _require_entries(connection, spans)
+        queries = [_of_entries(entries, wanted, span, connection.dialect) for span in spans]
+        queries += [] if days is None else [_daily(connection, wanted, days)]
+        query = queries[0] if len(queries) == 1 else _added(wanted, union_all(*queries).subquery())
         rows = [row._asdict() for row in connection.execute(_ordered(query, wanted).limit(rows_max + 1))]
         end = wanted.end
         if wanted.is_total:
             del rows[rows_max:]
         elif len(rows) > rows_max:
-            end = _begin_of(rows[-1]["bucket"], wanted)
-        non_requests = _non_requests(connection, entries, wanted) if wanted.is_daily else {}
+            end = _begin_of(rows[-1]["bucket"])
+        non_requests = {} if days is None else _non_requests(connection, entries, wanted, days)
         unknown = _unknown(connection, entries, wanted)
     totals = [_totals(row, wanted, non_requests, unknown) for row in rows]
     return [total for total in totals if total.begin < end], end
+
+
+def _parts(wanted: UsageFilter) -> tuple[_Span | None, list[_Span]]:
+    """The whole UTC days that are read from the daily sums (None: none), and the spans that are read from entries."""
+    whole = _Span(wanted.begin, wanted.end)
+    if wanted.bucket_s != DAY_S or len(wanted.dimension_names) > 1:
+        return None, [whole]
+    if wanted.time_zone is None:
+        return whole, []
+    utc = Buckets(DAY_S)
+    days = _Span(utc.ceil(wanted.begin), utc.floor(wanted.end))
+    if not wanted.is_total or days.begin >= days.end:
+        return None, [whole]
+    edges = _Span(wanted.begin, days.begin), _Span(days.end, wanted.end)
+    return days, [span for span in edges if span.begin < span.end]
+
+
+def _require_entries(connection: Connection, spans: Iterable[_Span]) -> None:
+    """Raises ValueError if entries of these time spans are in an archive."""
+    month = archived_until(connection)
+    if month is not None and any(span.begin < month.until for span in spans):
+        raise ValueError(f"days in a time zone need entries, and those until {month} are archived")
 
 
 def id_from(at: float) -> str:
@@ -205,34 +244,34 @@ def _entry_source(connection: Connection, wanted: UsageFilter) -> _Source:
     return found._replace(conditions=[*found.conditions, *pairs.of_entries(wanted.dimensions)])
 
 
-def _daily(connection: Connection, wanted: UsageFilter) -> Select[Any]:
-    """The totals of days, from the tables of daily sums."""
+def _daily(connection: Connection, wanted: UsageFilter, span: _Span) -> Select[Any]:
+    """The totals of days, from the tables of daily sums. `span`: of whole days."""
     dialect = connection.dialect
     for name in wanted.dimension_names:
-        by_value = _days_of(connection, wanted, name).cte("by_value")
+        by_value = _days_of(connection, wanted, span, name).cte("by_value")
         if name in wanted.dimensions:
             return select(by_value)
-        return select(union_all(select(by_value), _without(wanted, by_value, dialect)).subquery())
-    return _days(wanted, usage_daily, *_money(dialect))
+        return select(union_all(select(by_value), _without(wanted, span, by_value, dialect)).subquery())
+    return _days(wanted, span, usage_daily, *_money(dialect))
 
 
-def _days_of(connection: Connection, wanted: UsageFilter, dimension: str) -> Select[Any]:
+def _days_of(connection: Connection, wanted: UsageFilter, span: _Span, dimension: str) -> Select[Any]:
     """The totals of a dimension: its daily sums, and the entries that are not in them yet."""
-    parts = [_days(wanted, dimension_daily, *_money(connection.dialect), dimension=dimension)]
+    parts = [_days(wanted, span, dimension_daily, *_money(connection.dialect), dimension=dimension)]
     for query in later_usage(connection):
         later = unindexed(query.subquery())
         money = func.sum(later.c.charged_nusd), func.sum(later.c.cost_nusd)
-        parts.append(_days(wanted, later, *money, dimension=dimension))
+        parts.append(_days(wanted, span, later, *money, dimension=dimension))
     return _added(wanted, union_all(*parts).subquery())
 
 
-def _without(wanted: UsageFilter, by_value: FromClause, dialect: Dialect) -> Select[Any]:
+def _without(wanted: UsageFilter, span: _Span, by_value: FromClause, dialect: Dialect) -> Select[Any]:
     """The totals of the requests without the dimension: the part of the daily sums that no value has."""
     columns = by_value.c
     groups = (cast(null(), String) if name == "by_value_id" else columns[name] for name in _group_names(wanted))
     named = (column.label(name) for name, column in zip(_group_names(wanted), groups, strict=True))
     less = select(columns.bucket, *named, *((-columns[name]).label(name) for name in _SUMS))
-    every = union_all(_days(wanted, usage_daily, *_money(dialect)), less).subquery()
+    every = union_all(_days(wanted, span, usage_daily, *_money(dialect)), less).subquery()
     return _added(wanted, every).having(func.sum(every.c.requests) != 0)
 
 
@@ -243,13 +282,18 @@ def _added(wanted: UsageFilter, parts: FromClause) -> Select[Any]:
 
 
 def _days(
-    wanted: UsageFilter, table: FromClause, charge: ColumnElement[Any], cost: ColumnElement[Any], dimension: str = ""
+    wanted: UsageFilter,
+    span: _Span,
+    table: FromClause,
+    charge: ColumnElement[Any],
+    cost: ColumnElement[Any],
+    dimension: str = "",
 ) -> Select[Any]:
     """The totals of a table of daily sums. `charge`, `cost`: their sums in nUSD."""
     column = table.c
     bucket = _whole(wanted) if wanted.is_total else column.day
     sums = (*(func.sum(column[name]) for name in _TOKENS), func.sum(column.entries), charge, cost)
-    where = [column.day >= _date(wanted.begin), column.day < _date(wanted.end)]
+    where = [column.day >= _date(span.begin), column.day < _date(span.end)]
     if dimension:
         where.append(column.dimension == dimension)
         if (only := wanted.dimensions.get(dimension)) is not None:
@@ -263,7 +307,7 @@ def _money(dialect: Dialect) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
     return nusd_sum("charged_usd", dialect), nusd_sum("cost_usd", dialect)
 
 
-def _of_entries(entries: _Source, wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
+def _of_entries(entries: _Source, wanted: UsageFilter, span: _Span, dialect: Dialect) -> Select[Any]:
     sums = (
         *(func.coalesce(func.sum(_ENTRIES[name]), 0).label(name) for name in _TOKENS),
         func.sum(case((_ENTRIES.kind == EntryKind.USAGE, 1), else_=0)).label("requests"),
@@ -271,32 +315,34 @@ def _of_entries(entries: _Source, wanted: UsageFilter, dialect: Dialect) -> Sele
         func.coalesce(nusd_sum("cost_usd", dialect), 0).label("cost"),
     )
     where = (
-        _ENTRIES.exchange_id >= id_from(wanted.begin - ID_EARLIER_S),
-        _ENTRIES.exchange_id < id_from(wanted.end),
-        *_began(wanted),
+        _ENTRIES.exchange_id >= id_from(span.begin - ID_EARLIER_S),
+        _ENTRIES.exchange_id < id_from(span.end),
+        *_began(span),
         _ENTRIES.kind != EntryKind.CREDIT,
     )
     return entries.sums(_bucket(wanted, dialect), sums, where)
 
 
-def _non_requests(connection: Connection, entries: _Source, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
+def _non_requests(
+    connection: Connection, entries: _Source, wanted: UsageFilter, span: _Span
+) -> dict[tuple[Any, ...], int]:
     """(Begin of the bucket, group) → number of entries that are not requests: corrections and failed attempts."""
-    where = _NOT_TERMINAL, _ENTRIES.kind != EntryKind.CREDIT, *_began(wanted)
+    where = _NOT_TERMINAL, _ENTRIES.kind != EntryKind.CREDIT, *_began(span)
     rows = connection.execute(entries.sums(_bucket(wanted, connection.dialect), [func.count()], where))
-    return {(int(row[0]) * wanted.bucket_s, *row[1:-1]): int(row[-1]) for row in rows}
+    return {(int(row[0]), *row[1:-1]): int(row[-1]) for row in rows}
 
 
 def _unknown(connection: Connection, entries: _Source, wanted: UsageFilter) -> dict[tuple[Any, ...], Sequence[int]]:
     """(Begin of the bucket, group) → exchanges without a charge, exchanges without a cost, the charge of the latter;
     after all corrections."""
-    dialect = connection.dialect
+    dialect, began = connection.dialect, _began(_Span(wanted.begin, wanted.end))
     changes = (
         select(
             _ENTRIES.exchange_id,
             nusd_sum("charge_usd", dialect).label("charge"),
             func.max(_ENTRIES.cost_nusd).label("cost"),
         )
-        .where(_NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT, *_began(wanted))
+        .where(_NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT, *began)
         .group_by(_ENTRIES.exchange_id)
         .subquery("changes")
     )
@@ -309,23 +355,25 @@ def _unknown(connection: Connection, entries: _Source, wanted: UsageFilter) -> d
         func.sum(case((without_cost, func.coalesce(charge, 0) + func.coalesce(change.charge, 0)), else_=0)),
     )
     corrected = entries._replace(rows=entries.rows.outerjoin(changes, change.exchange_id == _ENTRIES.exchange_id))
-    rows = connection.execute(corrected.sums(_bucket(wanted, dialect), sums, (_UNKNOWN_AMOUNT, *_began(wanted))))
-    return {(int(row[0]) * wanted.bucket_s, *row[1:-3]): list(map(int, row[-3:])) for row in rows}
+    rows = connection.execute(corrected.sums(_bucket(wanted, dialect), sums, (_UNKNOWN_AMOUNT, *began)))
+    return {(int(row[0]), *row[1:-3]): list(map(int, row[-3:])) for row in rows}
 
 
-def _began(wanted: UsageFilter) -> tuple[ColumnElement[bool], ...]:
-    return _ENTRIES.started_at >= float(wanted.begin), _ENTRIES.started_at < float(wanted.end)
+def _began(span: _Span) -> tuple[ColumnElement[bool], ...]:
+    return _ENTRIES.started_at >= float(span.begin), _ENTRIES.started_at < float(span.end)
 
 
 def _bucket(wanted: UsageFilter, dialect: Dialect) -> ColumnElement[Any]:
+    """The beginning of an entry's bucket; Unix seconds."""
     if wanted.is_total:
         return _whole(wanted)
-    return literal_column(f"({_BEGAN_S[dialect.name]} / {int(wanted.bucket_s)})", BigInteger)
+    began = wanted.buckets.begin_sql(_BEGAN_S[dialect.name], wanted.begin, wanted.end)
+    return literal_column(began, BigInteger)
 
 
 def _whole(wanted: UsageFilter) -> ColumnElement[Any]:
     """The only bucket of a total."""
-    return literal_column(str(wanted.begin // wanted.bucket_s), BigInteger)
+    return literal_column(str(wanted.begin), BigInteger)
 
 
 def _group_names(wanted: UsageFilter) -> list[str]:
@@ -342,9 +390,9 @@ def _ordered(query: Select[Any], wanted: UsageFilter) -> Select[Any]:
     return query.order_by(*first, *map(literal_column, names))
 
 
-def _begin_of(bucket: Any, wanted: UsageFilter) -> int:
+def _begin_of(bucket: Any) -> int:
     """Unix seconds"""
-    return (bucket - _EPOCH) // timedelta(seconds=1) if isinstance(bucket, date) else int(bucket) * wanted.bucket_s
+    return (bucket - _EPOCH) // timedelta(seconds=1) if isinstance(bucket, date) else int(bucket)
 
 
 def _totals(
@@ -354,7 +402,7 @@ def _totals(
     unknown: dict[tuple[Any, ...], Sequence[int]],
 ) -> UsageTotals:
     named = {name: row[f"by_{name}"] for name in wanted.groups}
-    group = (begin := _begin_of(row["bucket"], wanted), *named.values())
+    group = (begin := _begin_of(row["bucket"]), *named.values())
     unpriced, unknown_cost, unknown_charge = unknown.get(group, (0, 0, 0))
     return UsageTotals(
         begin=begin,

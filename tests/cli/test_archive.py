@@ -61,6 +61,9 @@ def test_a_month_is_archived(run: Commands, tmp_path: Path) -> None:
     run("export", "--format", "beancount")
     assert (run.out.count("exchange:"), run.out.count("balance")) == (1, 0)
     assert f"until {MONTH} are archived" in run.err
+    span = ("--since", f"{MONTH}-01", "--until", f"{NEXT}-01")
+    assert run("usage", *span)[-1]["requests"] == 2
+    assert f"until {MONTH} are archived" in run.refused("usage", *span, "--time-zone", "Europe/Berlin")
     acts = [(one["action"], one["result"]) for one in run("audit", "--json")]
     assert ("archive", "refused") in acts
     assert ("archive", "done") in acts

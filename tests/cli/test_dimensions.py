@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from msgspec.structs import replace
@@ -66,6 +67,18 @@ def test_rows_add_up_to_the_total(run: Commands) -> None:
     *days, whole = run("usage", "--by", "tag:team", "--daily", "--since", "2d")
     assert (by_name(days, "tag:team"), whole) == ({"red": 1, None: 4}, total)
     assert {row["day"] for row in days} == {f"{datetime.fromtimestamp(NOW, UTC):%Y-%m-%d}"}
+
+
+def test_days_are_those_of_a_time_zone(run: Commands) -> None:
+    ahead = f"{datetime.fromtimestamp(NOW, ZoneInfo('Pacific/Kiritimati')):%Y-%m-%d}"
+    options = ("--time-zone", "Pacific/Kiritimati", "--since", ahead)
+    day, total = run("usage", "--daily", *options)
+    assert (day["day"], day["requests"], total["requests"]) == (ahead, 5, 5)
+    *_, total = run("usage", "--by", "end_user", *options)
+    assert total["requests"] == 5
+    assert run("usage", "--time-zone", "Pacific/Kiritimati", "--until", ahead)[-1]["requests"] == 0
+    assert "not a time zone: 'Berlin'" in run.refused("usage", "--time-zone", "Berlin")
+    assert run.refused("usage", "--since", "soon").startswith("tokenweir: --since: not a time: 'soon'")
 
 
 def test_filters(run: Commands) -> None:

@@ -21,7 +21,8 @@ from proxy.cli import WRONG_USAGE, main
 from proxy.journal.journal import Journal
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
-from proxy.reports.usage import DAY_S, UsageFilter, read_usage
+from proxy.reports.buckets import DAY_S
+from proxy.reports.usage import UsageFilter, read_usage
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.storage.database import open_engine, sqlite_url
 from tests.cli.commands import CONFIG, Commands

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from sqlalchemy import Engine
 
 from proxy.ledger.settling.corrections import Corrections
-from proxy.reports.usage import DAY_S, id_from
+from proxy.reports.buckets import DAY_S
+from proxy.reports.usage import id_from
 from tests.ledger.priced_entries import DEARER, a_real_entry, a_real_store
 
 TODAY = int(time.time()) // DAY_S * DAY_S

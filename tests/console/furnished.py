@@ -19,7 +19,8 @@ from proxy.billing.settlement import entry
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.metering.usage import Reading, Usage, UsageSource
-from proxy.reports.usage import DAY_S, id_from
+from proxy.reports.buckets import DAY_S
+from proxy.reports.usage import id_from
 from tests.console.stand import Stand
 from tests.ledger.priced_entries import a_real_record, settle
 

@@ -16,7 +16,8 @@ from proxy.billing.limits import Limits
 from proxy.billing.reservation import CounterState
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.keys.guesses import GUESSES_MAX
-from proxy.reports.usage import DAY_S, id_from
+from proxy.reports.buckets import DAY_S
+from proxy.reports.usage import id_from
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.console import Console
 from proxy.settings import parse
@@ -231,6 +232,25 @@ def test_dashboards_of_openai_page_through_the_buckets(stand: Stand) -> None:
     assert costs[2]["results"][0]["amount"] == {"value": pytest.approx(charged / 1e9, abs=1e-12), "currency": "usd"}
 
 
+def test_days_of_a_time_zone_are_pages_too(stand: Stand) -> None:
+    """Kathmandu is ahead by a quarter of an hour less than six: a bucket has the evening of one day in UTC."""
+    settle(stand.engine, *(entry(number) for number in range(3)), node=None)
+    ahead = DAY_S - (5 * 3_600 + 45 * 60)
+    for name in ("usage/completions", "costs"):
+        path = (
+            f"/v1/organization/{name}?start_time={TODAY - 2 * DAY_S}&end_time={TODAY}&time_zone=Asia/Kathmandu&limit=2"
+        )
+        first = stand.get(path)
+        last = stand.get(f"{path}&page={first['next_page']}")
+        assert (first["has_more"], last["has_more"]) == (True, False)
+        buckets = [*first["data"], *last["data"]]
+        assert [one["start_time"] for one in buckets] == [TODAY - n * DAY_S + ahead for n in (3, 2, 1)]
+        assert all(one["end_time"] - one["start_time"] == DAY_S for one in buckets)
+        (result,) = (result for one in buckets for result in one["results"])
+    assert round(result["amount"]["value"] * 10**9) == sum(one.charge_nusd for one in map(entry, range(3)))
+    assert stand("GET", f"{path}&page=page_{TODAY - 2 * DAY_S}").body["error"]["param"] == "page"
+
+
 def test_costs_count_the_requests_whose_amounts_are_unknown(stand: Stand) -> None:
     """Before: they were 0 in every sum, so that the margin was too high and lost revenue could not be seen."""
     unknown, unpriced = replace(entry(1), cost_nusd=None), replace(entry(2), charge_nusd=None, cost_nusd=None)
@@ -254,6 +274,9 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("GET", "/v1/organization/usage/completions?start_time=5&bucket_width=1h&limit=169", None, "limit"),
     ("GET", "/v1/organization/usage/completions?start_time=5&group_by=colour", None, "group_by"),
     ("GET", "/v1/organization/usage/completions?start_time=5&page=page_77", None, "page"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&page=page_999999999999", None, "page"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&time_zone=Berlin", None, "time_zone"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&bucket_width=1h&time_zone=UTC", None, "time_zone"),
     ("GET", "/v1/organization/usage/completions?start_time=5&batch=true", None, "batch"),
     ("GET", "/v1/organization/usage/completions?start_time=5&group_by=user_id&group_by=run", None, "group_by"),
     ("GET", "/v1/organization/usage/completions?start_time=5&tags=red", None, "tags"),

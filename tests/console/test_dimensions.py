@@ -11,7 +11,7 @@ from proxy.billing.dimensions import OVERFLOW
 from proxy.ledger.dimensions.sums import add_up
 from proxy.ledger.dimensions.values import DimensionValues
 from proxy.reports import exchanges
-from proxy.reports.usage import DAY_S
+from proxy.reports.buckets import DAY_S
 from tests.console.entries import TODAY, YESTERDAY, entry
 from tests.console.stand import Stand
 from tests.ledger.dimensions.filled import ids_of, with_dimensions

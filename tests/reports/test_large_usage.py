@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from proxy.billing.dimensions import END_USER
-from proxy.reports.usage import DAY_S, UsageFilter, read_usage
+from proxy.reports.buckets import DAY_S
+from proxy.reports.usage import UsageFilter, read_usage
 from proxy.storage.database import open_engine, outside_transactions, writing
 from tests.support.cost import tree_cpu_s
 from tests.support.reference_loop import slowness

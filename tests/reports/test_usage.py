@@ -17,9 +17,10 @@ from proxy.billing.entries import LedgerEntry
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.settling.store import Arrival
 from proxy.reports import exchanges
+from proxy.reports.buckets import DAY_S
 from proxy.reports.exchanges import read_exchange, read_exchanges
 from proxy.reports.totals import read_paid
-from proxy.reports.usage import DAY_S, UsageFilter, id_from, read_usage
+from proxy.reports.usage import UsageFilter, id_from, read_usage
 from proxy.storage.database import reading
 from tests.ledger.entries import a_ledger, an_entry
 from tests.ledger.priced_entries import a_real_entry, a_real_store, settle

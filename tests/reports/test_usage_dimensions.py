@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace as replace_filter
+from datetime import datetime, time
 from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,10 +21,11 @@ from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.dimensions import sums
 from proxy.ledger.settling.store import Arrival
+from proxy.reports.buckets import DAY_S, Buckets
 from proxy.reports.dimensions import DimensionFilter, of_exchanges, stored_dimensions
 from proxy.reports.entry_reader import EntryFilter, EntryReader, count_entries
 from proxy.reports.exchanges import ExchangeFilter, read_exchanges
-from proxy.reports.usage import DAY_S, UsageFilter, id_from, read_usage
+from proxy.reports.usage import UsageFilter, id_from, read_usage
 from tests.ledger.entries import a_store, an_entry, emptied
 from tests.support.examples import examples
 
@@ -35,9 +38,9 @@ NUMBERS = ("prompt_tokens", "cached_tokens", "completion_tokens", "requests", "c
            "unknown_cost", "unknown_cost_charge_nusd")  # fmt: skip
 
 
-def an_exchange(number: int, random: Random) -> list[LedgerEntry]:
+def an_exchange(number: int, random: Random, around: int = MIDNIGHT, days: int = 1) -> list[LedgerEntry]:
     """Its entries, the terminal one first."""
-    at = MIDNIGHT + random.randrange(-DAY_S, DAY_S)
+    at = around + random.randrange(-days * DAY_S, days * DAY_S)
     exchange_id = f"{id_from(at)}7{number:03x}-8000-{number:012x}"
 
     def amount() -> int | None:
@@ -88,6 +91,13 @@ def over_groups(found: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
     return total
 
 
+def begin_of(at: float, wanted: UsageFilter) -> int:
+    if wanted.time_zone is None:
+        return int(at) // wanted.bucket_s * wanted.bucket_s
+    zone = ZoneInfo(wanted.time_zone)
+    return int(datetime.combine(datetime.fromtimestamp(at, zone), time(), zone).timestamp())
+
+
 def plain(exchanges: list[list[LedgerEntry]], wanted: UsageFilter) -> Counter[tuple[Any, ...]]:
     """Charges, costs, tokens and requests, added up entry by entry."""
     total = Counter[tuple[Any, ...]]()
@@ -96,7 +106,9 @@ def plain(exchanges: list[list[LedgerEntry]], wanted: UsageFilter) -> Counter[tu
         if any(dimensions.get(name) not in ids for name, ids in wanted.dimensions.items()):
             continue
         first = entries[0]
-        begin = wanted.begin if wanted.is_total else int(first.started_at) // wanted.bucket_s * wanted.bucket_s
+        if not wanted.begin <= first.started_at < wanted.end:
+            continue
+        begin = wanted.begin if wanted.is_total else begin_of(first.started_at, wanted)
         of = {"key_id": first.key_id, "model": first.model, "value_id": dimensions.get(wanted.by_dimension or "")}
         group = (begin, *(of[name] for name in wanted.groups))
         for entry in entries:
@@ -136,6 +148,52 @@ def test_the_groups_of_a_dimension_add_up_to_the_official_sums(engine: Engine, s
         if not wanted.dimensions:
             without = replace_filter(wanted, by_dimension=None)
             assert not_0(over_groups(found)) == not_0(totals(engine, without))
+
+
+def local(wanted: UsageFilter, random: Random, zone: str, around: int) -> UsageFilter:
+    """By days of this zone, from one to some days long."""
+    days = Buckets(DAY_S, zone)
+    begin = days.floor(around + random.randrange(-2 * DAY_S, DAY_S))
+    end = days.ceil(begin + random.randrange(1, 4 * DAY_S))
+    return replace_filter(wanted, begin=begin, end=end, bucket_s=DAY_S, time_zone=zone)
+
+
+# A zone, and a moment on a day on which its clocks change: by an hour (in Cairo at midnight), by half an hour, or not.
+CHANGES = [
+    ("Europe/Berlin", 1_792_886_400), ("America/New_York", 1_772_953_200), ("Africa/Cairo", 1_776_988_800),
+    ("Australia/Lord_Howe", 1_775_314_800), ("Asia/Kathmandu", MIDNIGHT), ("Pacific/Kiritimati", MIDNIGHT),
+]  # fmt: skip
+
+
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), change=st.sampled_from(CHANGES))
+def test_days_of_a_time_zone_add_up_to_the_nano_dollar(engine: Engine, seed: int, change: tuple[str, int]) -> None:
+    random, (zone, around) = Random(seed), change
+    emptied(engine)
+    exchanges = [an_exchange(number, random, around, days=3) for number in range(random.randint(1, 16))]
+    settled(engine, exchanges, random)
+    for some in random.sample([*asked(), UsageFilter(**SPAN, bucket_s=DAY_S)], 3):
+        daily = replace_filter(local(some, random, zone, around), is_total=False)
+        total = replace_filter(daily, is_total=True)
+        by_day, whole = totals(engine, daily), totals(engine, total)
+        for wanted, found in ((daily, by_day), (total, whole)):
+            known = {key: number for key, number in found.items() if key[0] in NUMBERS[:6]}
+            assert not_0(known) == not_0(plain(exchanges, wanted))
+        of_days = Counter[tuple[Any, ...]]()
+        for (name, _, *groups), number in by_day.items():
+            of_days[name, total.begin, *groups] += number
+        assert not_0(of_days) == not_0(whole), "unknown amounts, too"
+
+
+def test_lengths_of_days_in_a_time_zone() -> None:
+    hours = set()
+    for zone, around in CHANGES:
+        days = Buckets(DAY_S, zone)
+        begin = days.floor(around)
+        assert begin <= around < days.end_of(begin)
+        assert days.ceil(begin) == begin
+        hours.add((days.end_of(begin) - begin) / 3_600)
+    assert hours == {23, 24, 24.5, 25}
 
 
 @settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

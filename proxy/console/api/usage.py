@@ -1,7 +1,7 @@
 """Usage and cost in the format of OpenAI's organization APIs, for dashboards made for those.
 
 Invariants:
-- A bucket is a whole minute, hour or day in UTC.
+- A bucket is a whole minute or hour in UTC, or a whole day in UTC or in the time zone of the query.
 - Facts that are not recorded (batches, service tiers) are null as a group and refused as a filter.
 - The requests without a dimension are a group of their own, so that the groups add up to the total.
 - `amount` is the charge of the keys, with corrections and without top-ups.
@@ -14,18 +14,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.dimensions import END_USER
+from proxy.billing.windows import checked_time_zone
 from proxy.console.api.dimensions import DimensionValue, value_shown, wanted_values
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, usd_number
 from proxy.console.api.reading import invalid
 from proxy.console.ledger_reports import LedgerReports
+from proxy.reports.buckets import DAY_S, Buckets
 from proxy.reports.dimensions import ShownDimension
-from proxy.reports.usage import DAY_S, UsageFilter, UsageTotals
+from proxy.reports.usage import UsageFilter, UsageTotals
 
 WIDTHS = {"1m": 60, "1h": 3_600, "1d": DAY_S}
 LIMITS = {"1m": (60, 1_440), "1h": (24, 168), "1d": (7, 31)}
@@ -34,10 +37,12 @@ COSTS_LIMIT_DEFAULT, COSTS_LIMIT_MAX = 7, 180
 
 # About 3 MB; further rows are on the next page.
 ROWS_MAX = 10_000
-_TIME_MAX = 253_402_214_400  # the last day that every supported database can store
+# Two days before the last one that every supported database can store: a bucket in any time zone ends before it.
+_TIME_MAX = 253_402_041_600
 _PAGE = re.compile(r"page_([0-9]{1,12})", re.ASCII)
 
 Time = Annotated[int, Meta(ge=0, le=_TIME_MAX)]
+Zone = Annotated[str, Meta(min_length=1, max_length=64)]
 Names = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=200)]
 _DIMENSION = "user_id|session|run|tag:[a-z][a-z0-9_.-]{0,31}"
 UsageGroup = Annotated[str, Meta(pattern=f"^(project_id|api_key_id|model|batch|service_tier|{_DIMENSION})$")]
@@ -51,6 +56,8 @@ class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_time: Time
     end_time: Time | UnsetType = UNSET
     bucket_width: Literal["1m", "1h", "1d"] = "1d"
+    time_zone: Zone | UnsetType = UNSET
+    """of buckets of a day, as `Europe/Berlin`; by default UTC"""
     group_by: tuple[UsageGroup, ...] = ()
     project_ids: Names = ()
     api_key_ids: Names = ()
@@ -69,6 +76,8 @@ class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_time: Time
     end_time: Time | UnsetType = UNSET
     bucket_width: Literal["1d"] = "1d"
+    time_zone: Zone | UnsetType = UNSET
+    """of the buckets, as `Europe/Berlin`; by default UTC"""
     group_by: tuple[CostGroup, ...] = ()
     project_ids: Names = ()
     api_key_ids: Names = ()
@@ -209,49 +218,65 @@ class UsageApi:
 
     async def _wanted(self, call: ApiCall, width: int, limit: int, **groups: Any) -> UsageFilter:
         """The filter of the requested page. Raises ApiError."""
-        query = call.query
-        begin = query.start_time // width * width
+        query, buckets = call.query, _buckets(call.query, width)
+        begin, last = buckets.floor(query.start_time), self._end(query, buckets)
         if query.page is not UNSET:
             page = _PAGE.fullmatch(query.page)
-            start = -1 if page is None else int(page[1])
-            if start % width or not begin <= start <= self._end(query, width):
+            start = -1 if page is None else min(int(page[1]), last + 1)
+            if not begin <= start <= last or buckets.floor(start) != start:
                 raise invalid("'page': not a page of this query; use 'next_page' of the last answer.", "page")
             begin = start
-        end = min(self._end(query, width), begin + limit * width)
+        end = max(islice(map(buckets.end_of, buckets.between(begin, last)), limit), default=begin)
         own = None if call.session.key is None else {call.session.key.key_id}
         keys = set(query.api_key_ids) if query.api_key_ids else own
         if own is not None and keys is not None:
             keys &= own
         values = wanted_values(query.user_ids, query.sessions, query.runs, query.tags, "tags")
         return UsageFilter(
-            begin=begin, end=max(begin, end), bucket_s=width, keys=keys, projects=query.project_ids or None,
+            begin=begin, end=end, bucket_s=width, time_zone=buckets.time_zone,
+            keys=keys, projects=query.project_ids or None,
             by_key="api_key_id" in query.group_by, by_project="project_id" in query.group_by,
             by_dimension=_dimension_of(query.group_by), dimensions=await self.reports.value_ids(values), **groups,
         )  # fmt: skip
 
-    def _end(self, query: Any, width: int) -> int:
+    def _end(self, query: Any, buckets: Buckets) -> int:
         """The exclusive end of the last bucket. Raises ApiError."""
         end = int(self.unix_time()) + 1 if query.end_time is UNSET else query.end_time
         if query.end_time is not UNSET and end <= query.start_time:
             raise invalid("'end_time': must be after 'start_time'.", "end_time")
-        return min(-(-end // width) * width, _TIME_MAX)
+        return buckets.ceil(min(end, _TIME_MAX))
 
     async def _page(
         self, call: ApiCall, wanted: UsageFilter, bucket: Any, page: Any, result: Callable[..., Any]
     ) -> ApiReply:
-        totals, upto = await self.reports.usage(wanted, ROWS_MAX)
-        width = wanted.bucket_s
+        try:
+            totals, upto = await self.reports.usage(wanted, ROWS_MAX)
+        except ValueError as wrong:  # archived entries
+            raise invalid(f"'time_zone': {wrong}.", "time_zone") from None
+        buckets = wanted.buckets
         if upto == wanted.begin < wanted.end:
             raise invalid(f"One bucket has more than {ROWS_MAX} groups; filter, or group by fewer fields.", "group_by")
         shown = await self.reports.shown(total.value_id for total in totals if total.value_id is not None)
-        by_bucket: dict[int, list[Any]] = {begin: [] for begin in range(wanted.begin, upto, width)}
+        by_bucket: dict[int, list[Any]] = {begin: [] for begin in buckets.between(wanted.begin, upto)}
         for total in totals:
             value = None if total.value_id is None else shown[total.value_id]
             dimensions = {wanted.by_dimension: value and value_shown(value)} if wanted.by_dimension else UNSET
             by_bucket[total.begin].append(result(total, value, dimensions))
-        buckets = [bucket(start_time=at, end_time=at + width, results=found) for at, found in by_bucket.items()]
-        more = upto < self._end(call.query, width)
-        return ApiReply(page(listed=buckets, has_more=more, next_page=f"page_{upto}" if more else None))
+        listed = [bucket(start_time=at, end_time=buckets.end_of(at), results=found) for at, found in by_bucket.items()]
+        more = upto < self._end(call.query, buckets)
+        return ApiReply(page(listed=listed, has_more=more, next_page=f"page_{upto}" if more else None))
+
+
+def _buckets(query: Any, width: int) -> Buckets:
+    """The buckets of a query. Raises ApiError."""
+    if query.time_zone is UNSET:
+        return Buckets(width)
+    if width != DAY_S:
+        raise invalid("'time_zone': only with a bucket_width of 1d.", "time_zone")
+    try:
+        return Buckets(width, checked_time_zone(query.time_zone))
+    except ValueError as wrong:
+        raise invalid(f"'time_zone': {wrong}.", "time_zone") from None
 
 
 def _dimension_of(group_by: Iterable[str]) -> str | None:
