@@ -143,8 +143,9 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def confirm(options: argparse.Namespace, question: str) -> None:
-    """Ask before what cannot be undone: the next line of standard input is the answer, also from a pipe or a file.
-    Where there is neither a line nor a terminal, as under cron, the answer is yes. Raises Failure for any other one."""
+    """Ask before a step that cannot be undone: the next line of standard input is the answer, also from a pipe or a
+    file. Where there is neither a line nor a terminal, as under cron, the answer is yes. Raises Failure for any other
+    one."""
     if options.yes:
         return
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

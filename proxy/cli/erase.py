@@ -1,4 +1,4 @@
-"""`tokenweir erase`: deletes what maps a value id to an end user, session, run or tag.
+"""`tokenweir erase`: deletes the mapping of a value id to an end user, session, run or tag.
 
 Invariant: neither the audit log nor the output contains the value.
 """

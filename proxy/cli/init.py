@@ -54,7 +54,7 @@ def _init(options: argparse.Namespace) -> None:
 
 
 def _from_environment() -> tuple[str, list[str]]:
-    """The file's text, and what to say about it."""
+    """The file's text, and remarks to print."""
     from proxy.settings.environment import KNOWN
 
     found = [known for known in KNOWN if known.has_key(os.environ)]

@@ -1,4 +1,4 @@
-"""Small files, and what makes them durable."""
+"""Writes small files, durably where that matters."""
 
 from __future__ import annotations
 

@@ -247,8 +247,8 @@ class ClientConnection(RequestHandler):
             self._wait_for_head(data)
 
     def _break_body(self) -> bool:
-        """What could not be parsed belongs to the body that was arriving, if one was: who reads it gets an error, and
-        nothing more is read. aiohttp would let them wait. Returns whether there was one."""
+        """Malformed bytes belong to the body that is arriving, if there is one: its reader gets an error, and nothing
+        more is read. With aiohttp the reader would wait. Returns whether there was such a body."""
         body = self._body
         if body is None or body.is_eof():
             return False
@@ -292,7 +292,7 @@ class ClientConnection(RequestHandler):
 
     @property
     def blocked(self) -> bool:
-        """The client has not taken all that was written to it."""
+        """True if the client's write buffer is not empty."""
         return self._paused
 
     def resume_writing(self) -> None:
@@ -351,7 +351,7 @@ class ClientRequest(web.BaseRequest):
         self.version = message.version
 
     def close_after(self) -> None:
-        """Let the answer say that the connection is closed after it."""
+        """State in the response that the connection is closed after it."""
         self._message = self._message._replace(should_close=True)
 
 

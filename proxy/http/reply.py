@@ -86,10 +86,10 @@ class Reply(web.StreamResponse):
         self.keep_alive = False
 
     async def prepare(self, request: web.BaseRequest) -> Any:
-        """Nothing to do: `begin` has written the head."""
+        """No-op: `begin` has written the head."""
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing to do: `end` has ended the body."""
+        """No-op: `end` has ended the body."""
 
 
 @lru_cache(maxsize=2)

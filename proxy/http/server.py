@@ -302,7 +302,7 @@ class Server:
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """Those that it listens on."""
+        """The sockets that the server listens on."""
         return [one for listening in self._listening for one in listening.sockets]
 
     async def listen_at(self, path: str) -> None:

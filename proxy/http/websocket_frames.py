@@ -57,7 +57,7 @@ class FrameError(Exception):
     """The other side broke the protocol or a limit."""
 
     def __init__(self, code: int, reason: str) -> None:
-        """`code`, `reason`: of the close frame that says so."""
+        """`code`, `reason`: of the close frame to send."""
         super().__init__(reason)
         self.code = code
         self.reason = reason

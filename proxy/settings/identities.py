@@ -48,7 +48,7 @@ OWNER_CLAIMS: Mapping[str, frozenset[str]] = {
         {"terraform_organization_id", "terraform_organization_name", "terraform_workspace_id", "sub"}
     ),
 }
-"""issuers at which everybody can get a token for any audience → the claims that name whose it is"""
+"""issuers that give a token for any audience to anybody → the claims that name its owner"""
 
 
 def _by_name(name: FieldType, kind: FieldType, description: str) -> FieldType:
@@ -120,7 +120,7 @@ class IdentityClaims:
 
     project: str | None = setting(
         claim_name(),
-        "the claim that the project is found by: in `projects`, or without them its value is the project's id or name",
+        "the claim that selects the project: by `projects` or, without these, its value is the project's id or name",
         default=None,
     )
     end_user: str = setting(
@@ -180,9 +180,13 @@ class IdentitySettings(OutboundSettings):
         default_factory=dict,
         shown="none",
     )  # fmt: skip
-    claims: IdentityClaims = setting(section(IdentityClaims), "what is taken from the claims", default=IdentityClaims())
+    claims: IdentityClaims = setting(
+        section(IdentityClaims), "which claims are used, and for what", default=IdentityClaims()
+    )
     key: IdentityKeySettings = setting(
-        section(IdentityKeySettings), "limits of the keys that stand for it", default=IdentityKeySettings()
+        section(IdentityKeySettings),
+        "limits of the identity's keys, one in each project",
+        default=IdentityKeySettings(),
     )
 
 
@@ -198,8 +202,8 @@ def _checked(one: IdentitySettings, at: FieldPath) -> IdentitySettings:
     conditions = {*one.require, *([one.claims.project] if one.projects else ())}
     if owners is not None and not owners & conditions:
         raise at.under("require").wrong(
-            "everybody can get a token of this issuer: name yours, by a value of one of "
-            f"{', '.join(sorted(owners))} here or in `projects`"
+            "anybody can get a token from this issuer: require a value of one of "
+            f"{', '.join(sorted(owners))}, here or in `projects`"
         )
     return one
 

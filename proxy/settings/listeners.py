@@ -23,7 +23,7 @@ class Listen:
     """The listener for clients."""
 
     host: str = setting(host(), "addresses to listen on", default="127.0.0.1")
-    port: int = setting(whole(0, 65_535), "port to listen on; 0: any free one", default=8080)
+    port: int = setting(whole(0, 65_535), "port to listen on; 0: any free port", default=8080)
 
 
 @settings_section
@@ -31,7 +31,7 @@ class WorkerSettings:
     """The listener of a worker's health checks and metrics."""
 
     host: str = setting(host(), "addresses to listen on", default="127.0.0.1")
-    port: int = setting(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any", default=8081)
+    port: int = setting(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any free port", default=8081)
 
 
 # A place in a stream is looked for in all that is kept of it: 16 MiB take up to two seconds, in slices.
@@ -78,7 +78,7 @@ class AdminSettings:
     """The listener of the console and its APIs; see `proxy/console`."""
 
     host: str = setting(host(), "addresses of the admin listener", default="127.0.0.1")
-    port: int = setting(whole(0, 65_535), "port of the admin listener; 0: any free one", default=8090)
+    port: int = setting(whole(0, 65_535), "port of the admin listener; 0: any free port", default=8090)
     secret: Secret | None = setting(
         admin_secret(),
         "the sign-in secret of the operator `admin`, 32 characters or more; without it, `operators` and `oidc` the "

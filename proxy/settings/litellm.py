@@ -117,7 +117,9 @@ class _Conversion:
             self.note(path, "needs `model_name` and `litellm_params.model`")
             return
         if not MODEL_NAME.fullmatch(name):
-            self.note(f"{path}.model_name", "is no name here: letters, digits and _ . : / @ + -, or `*`, or `prefix/*`")
+            self.note(
+                f"{path}.model_name", "is not a valid name: letters, digits and _ . : / @ + -, or `*`, or `prefix/*`"
+            )
             return
         prefix, rest = _split(str(given["model"]), given.get("custom_llm_provider"))
         kind = _KINDS.get(prefix)
@@ -227,7 +229,7 @@ class _Conversion:
                 self.note(path, f"{model}: {_NO_COUNTERPART} without models of these names that have the same API")
                 continue
             if any("weight" in one for one in mine):
-                self.note(path, f"{model}: its providers are asked in order now, without weights")
+                self.note(path, f"{model}: its providers are tried in order now, without weights")
             known = [(one["provider"], one.get("upstream_model", model)) for one in mine]
             self._in_order.add(str(model))
             mine += [one for one in targets if (one["provider"], one["upstream_model"]) not in known]

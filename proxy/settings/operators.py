@@ -108,33 +108,36 @@ def _roles() -> FieldType:
 
 @settings_section
 class OidcSettings(OutboundSettings):
-    """An identity provider, and what its users may do in the console."""
+    """An identity provider, and the roles of its users in the console."""
 
     issuer: str = setting(
         issuer(), "URL of the identity provider; its configuration is at `/.well-known/openid-configuration` below it"
     )
-    client_id: str = setting(text(_CLIENT_ID, "1 to 256 visible ASCII characters"), "the console's id there")
-    client_secret: Secret = setting(secret(), "the console's secret there")
+    client_id: str = setting(
+        text(_CLIENT_ID, "1 to 256 visible ASCII characters"), "the console's client id at the provider"
+    )
+    client_secret: Secret = setting(secret(), "the console's client secret at the provider")
     label: str = setting(
-        text(_LABEL, "1 to 64 characters"), "the button shows `Sign in with` and this", default="single sign-on"
+        text(_LABEL, "1 to 64 characters"), "the text after `Sign in with` on the button", default="single sign-on"
     )
     scopes: frozenset[str] = setting(
         texts(_SCOPE, "a scope"),
-        "the scopes to ask for, `openid` always among them",
+        "the requested scopes; `openid` is always added",
         default=frozenset({"email", "profile"}),
         shown="`[email, profile]`",
     )
     name_claim: str = setting(
         claim_name(),
-        "the claim with the name that is shown and, beside issuer and subject, in the audit log",
+        "the claim with the operator's name, which the console shows and, with issuer and subject, the audit log",
         default="email",
     )
     role_claim: str = setting(
         claim_name(),
-        "the claim that `roles` are given by: a text or a list of texts; `a.b` is the member `b` of `a`",
+        "the claim whose values have a role in `roles`: a text or a list of texts; `a.b` is the member `b` of `a`",
     )
     roles: Mapping[str, OperatorRole] = setting(
-        _roles(), "values of `role_claim`, each with its role; of several the highest; without any, sign-in is refused"
+        _roles(),
+        "values of `role_claim`, each with its role; the highest role applies; a user without any cannot sign in",
     )
     email_domains: frozenset[str] = setting(
         texts(_DOMAIN, "a domain in lower case"),

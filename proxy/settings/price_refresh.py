@@ -24,7 +24,7 @@ def _source() -> FieldType:
     return checked(
         url(),
         is_tls_or_loopback,
-        "must be https://, or http:// to this machine: a list that is changed on its way costs money",
+        "must be https://, or http:// to this machine: a list that is changed in transit changes your prices",
     )
 
 

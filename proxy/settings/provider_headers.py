@@ -22,7 +22,7 @@ def _patterns() -> FieldType:
             raise at.wrong("must be a list of names of headers")
         return frozenset(_pattern(one, at.numbered(number)) for number, one in enumerate(raw))
 
-    return FieldType("list of names of headers; one that ends in `-*` is a beginning", read)
+    return FieldType("list of header names; one that ends in `-*` stands for all that begin so", read)
 
 
 def _pattern(raw: object, at: FieldPath) -> str:

@@ -215,7 +215,7 @@ def _found_by(identities: Mapping[str, IdentitySettings], raw: Any, at: FieldPat
 
 
 def _check_operators(admin: AdminSettings, at: FieldPath) -> None:
-    """The audit log could not say who of two with one secret it was."""
+    """Refuse two operators with one secret: the audit log could not distinguish them."""
     secrets = set() if admin.secret is None else {admin.secret.reveal()}
     for name, one in admin.operators.items():
         if one.secret.reveal() in secrets:

@@ -102,7 +102,7 @@ class SinkSettings:
     )
     since: float | None = setting(
         _moment(),
-        "send entries settled at or after this time; read when the sink is new",
+        "send entries settled at or after this time; applies only when the sink is new",
         default=None,
         shown="the sink's first start",
     )

@@ -173,8 +173,8 @@ class Timeouts:
     )
     first_event_s: float = setting(
         seconds(DAY_S, zero=True),
-        "longest wait for the first event of an accepted answer, before anything of it goes to the client: if it is an "
-        "error, another provider of the model is asked; without another one, and with 0, there is no wait",
+        "longest wait for the first event of an accepted answer before the client gets any of it: if the event is an "
+        "error, the model's next provider is tried; without a next one, and with 0, there is no wait",
         default=5.0,
     )
     idle_s: float = setting(seconds(DAY_S), "between two parts of an answer", default=120.0)
@@ -192,13 +192,13 @@ class UsageSettings:
 
     refuted: Refuted = setting(
         choice(Refuted),
-        "a count that the answer refutes, such as no tokens for a page of text: billed as reported, or estimated; "
+        "a count that the answer contradicts, such as no tokens for a page of text: billed as reported, or estimated; "
         "entries show both numbers (`refuted`) in any case",
         default=Refuted.AS_REPORTED,
     )
     later: LaterUsage = setting(
         choice(LaterUsage),
-        "where the usage of an estimated exchange is asked for afterwards: in the provider's records of its answers "
+        "where the usage of an estimated exchange is requested afterwards: in the provider's records of its answers "
         "(`GET /generation?id=`), or in the stored answer of responses and interactions; `auto`: the records at "
         "openrouter.ai and ai-gateway.vercel.sh, stored answers elsewhere",
         default=LaterUsage.AUTO,
@@ -267,8 +267,8 @@ class ProviderSettings:
     )
     failover_on: frozenset[str] | None = setting(
         failures(),
-        "after which failures the model's next provider is asked; `failed_answer`: a status of success, and then an "
-        "error as the first event, or no answer at all. After a failure to connect it is asked in any case",
+        "after which failures the model's next provider is tried; `failed_answer`: a status of success, and then an "
+        "error as the first event, or no answer at all. After a failure to connect it is tried in any case",
         default=None,
         shown="`[401, 402, 403, 404, 408, 409, 429, 499, 5xx, failed_answer]`",
     )
@@ -282,7 +282,7 @@ class ProviderSettings:
     )
     usage_include: bool | None = setting(
         flag_or_auto(),
-        'whether OpenRouter\'s `usage: {"include": true}` of a request is sent to it; `auto`: at openrouter.ai',
+        'whether a client\'s member `usage: {"include": true}` (OpenRouter) is sent to it; `auto`: at openrouter.ai',
         default=None,
         shown="auto",
     )
@@ -352,12 +352,14 @@ class Settings:
     )
     resume: ResumeSettings | None = setting(
         section(ResumeSettings),
-        "keeps streams in memory, so that a client that was cut off can go on",
+        "keeps streams in memory, so that a client can resume one after a disconnect",
         default=None,
         shown="off",
     )
     key_info: bool = setting(
-        flag(), "clients may ask what their own key has spent and left: `/v1/me`, OpenRouter's `/key`", default=True
+        flag(),
+        "clients can read the spend and the remaining budget of their own key: `/v1/me`, OpenRouter's `/key`",
+        default=True,
     )
     budget_headers: bool = setting(
         flag(),

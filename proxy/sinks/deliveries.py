@@ -41,7 +41,7 @@ class Deliveries:
         self._alerts = _OFF
 
     def use(self, settings: Settings) -> None:
-        """Send as these settings say from now on."""
+        """Send by these settings from now on."""
         before, self._sinks = self._sinks, settings.sinks
         for name in before.keys() - settings.sinks.keys():
             self._parts.put(_task_name(name), _Removed(self._metrics.sinks, name))
@@ -54,8 +54,8 @@ class Deliveries:
             self._use_alerts(settings.alerts)
 
     def prepared(self, settings: Settings) -> Callable[[], None]:
-        """What to call to `use` the settings. New sinks receive all entries that are settled after this call. It
-        blocks: call it in a thread."""
+        """Prepare the settings. Returns a function that applies them. New sinks receive all entries that are settled
+        after this call. It blocks: call it in a thread."""
         for name in settings.sinks.keys() - self._sinks.keys():
             with suppress(OSError):  # then the sender does it
                 progress.register(self._engine, name, settings.sinks[name].since)

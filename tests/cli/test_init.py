@@ -139,7 +139,7 @@ def test_a_litellm_proxy_s_file_is_converted(here: Path, capsys: pytest.CaptureF
         "model_list[1].litellm_params.api_version: has no counterpart",
         "model_list[5].litellm_params.temperature: has no counterpart",
         "model_list[8].litellm_params.model: bedrock: configure this provider by hand",
-        "model_list[9].model_name: is no name here",
+        "model_list[9].model_name: is not a valid name",
         "router_settings.model_group_alias.gone: names no model of the file",
         "router_settings.redis_host: the queue between proxies and workers",
         "litellm_settings.drop_params: parameters are sent as the client wrote them",

@@ -92,7 +92,7 @@ def test_an_issuer_of_everybody_needs_a_condition_that_names_its_owner(issuer: s
         {}, {"require": {"ref": "main"}}, {"project": None, "claims": {"project": "sub"}},
         {"project": None, "claims": {"project": "ref"}, "projects": {"main": "x"}},
     ):  # fmt: skip
-        assert refusal({"issuer": issuer, **changed}).startswith("require: everybody can get a token of this issuer")
+        assert refusal({"issuer": issuer, **changed}).startswith("require: anybody can get a token from this issuer")
     for claim in OWNER_CLAIMS[issuer]:
         assert read({"ci": {**STAFF, "issuer": issuer, "require": {claim: "mine"}}}).identities
         by_claim = {"issuer": issuer, "audience": "x", "claims": {"project": claim}, "projects": {"mine": "x"}}
