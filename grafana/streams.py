@@ -145,7 +145,7 @@ STREAMS = Board(
         ),
         Panel(
             title="Lateness of event loops", unit="s",
-            says="How late a process runs what is due: all its streams wait for so long. Its log names who keeps it.",
+            says="Delay of the event loop: all streams of the process wait for so long. The log names its cause.",
             queries=_quantiles("tokenweir_event_loop_late_seconds"),
         ),
     ],

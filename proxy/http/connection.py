@@ -292,7 +292,7 @@ class ClientConnection(RequestHandler):
 
     @property
     def blocked(self) -> bool:
-        """True if the client's write buffer is not empty."""
+        """True while the client reads too slowly: its write buffer is over the high-water mark, and has not drained."""
         return self._paused
 
     def resume_writing(self) -> None:

@@ -25,8 +25,8 @@ class LaterMetrics:
         self._label = label
         self.results = series.counter(
             "tokenweir_later_usage",
-            "Exchanges with an estimate whose provider was asked afterwards, by result: reported, or unanswered (for a "
-            "day: the estimate stands).",
+            "Exchanges with an estimate whose provider was asked afterwards, by result: reported, or unanswered (no "
+            "report within a day: the estimate stays).",
             (*_MODEL, "result"),
         )
         self.error = series.histogram(

@@ -126,7 +126,7 @@ class Metrics:
         )
         self.reload_failed = series.gauge(
             "tokenweir_configuration_reload_failed",
-            "1 if the last reload of the configuration failed, so that the one before still applies.",
+            "1 if the last reload of the configuration failed, so that the previous one still applies.",
         )
         self._make_counts(series)
         self._make_times(series)
@@ -197,7 +197,7 @@ class Metrics:
         ).labels()
         self.late = series.histogram(
             "tokenweir_event_loop_late_seconds",
-            "How late a process runs what is due, by a probe four times a second: all its streams wait for so long. "
+            "Delay of the event loop of a process, by a probe four times a second: all its streams wait for so long. "
             "The log names the function that takes 0.1 s or more.",
             buckets=LATE_BOUNDS_S,
         ).labels()

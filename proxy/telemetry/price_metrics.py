@@ -15,7 +15,8 @@ class PriceMetrics:
         )
         self.failed = series.gauge(
             "tokenweir_price_list_check_failed",
-            "1 if the last check for a newer price list failed, or the whole list was refused: the one before applies.",
+            "1 if the last check for a newer price list failed, or the whole list was refused: the previous one "
+            "applies.",
         )
         self.refused = series.gauge(
             "tokenweir_price_list_refused_models",

@@ -62,11 +62,11 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirReloadFailed": (
         {f"tokenweir_configuration_reload_failed{WHO}": "1x120"}, AT_A,
-        "a:1 could not reload its configuration; the one before applies.",
+        "a:1 could not reload its configuration; the previous one applies.",
     ),
     "TokenweirPricesNotRefreshed": (
         {f"tokenweir_price_list_check_failed{WHO}": "1x120"}, {},
-        "No newer price list could be used for an hour; the one before applies.",
+        "No newer price list could be used for an hour; the previous one applies.",
     ),
     "TokenweirPricesRefused": (
         {f"tokenweir_price_list_refused_models{WHO}": "3x120"}, {},
