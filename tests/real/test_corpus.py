@@ -1,8 +1,8 @@
-"""Every recorded answer of the open set whose language is spoken, through the proxy at every chunking.
+"""Every recorded answer of the open set in a supported dialect, through the proxy at every chunking.
 
-Law: bytes equal, but for refusals of 401 and 403, which are ours to tell, and the usage event that a client did not ask
-for; usage equal to the truth that was told beside the record, but for the exceptions named here, each with its count.
-What is in the corpus and not replayed is named too, so that nothing is left out unseen. Prints what it found.
+Invariant: the bytes are equal, except for refusals of 401 and 403, which the proxy replaces, and for the usage event
+that a client did not request. The usage equals the truth in the record, except for the exceptions named here, each with
+its count. Records of the corpus that are not replayed are counted, too. Prints the result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.real
 
 # Replays whose plans the provider holds at once: bounds its memory and its log.
 BATCH = 300
-# Languages of the corpus that are not spoken, and so refused: how many records there are.
+# Dialects of the corpus that are not supported, and so refused → the number of records.
 NOT_SPOKEN = {
     "anthropic.complete": 8,
     "cohere.chat, version 1": 7,
@@ -39,15 +39,15 @@ NOT_SPOKEN = {
     "openai.assistants": 12,
     "watsonx.generate": 2,
 }
-# What is said of a record's usage: it is the truth's, or there is none to compare with, and why.
-EQUAL, ERROR, OURS, UNTOLD = "equal", "errors of the provider", "refusals that are ours to tell", "no usage told"
+# The result for a record's usage: it equals the truth, or there is none to compare with, and why.
+EQUAL, ERROR, OURS, UNTOLD = "equal", "errors of the provider", "refusals that the proxy replaces", "no usage reported"
 # Exceptions, as the tests of the meters explain them.
 NAMED = {
     "several": "several answers in one body",
     "compaction": "a compaction, billed and not in the truth",
     "tools": "Gemini's own tools, billed as prompt",
-    "reasoning_added": "xAI's reasoning, billed and beside the completion",
-    "fitted": "counts that cannot be, and what is read instead",
+    "reasoning_added": "xAI's reasoning, billed in addition to the completion",
+    "fitted": "impossible counts, which are corrected",
 }
 FOUND = {
     EQUAL: 611,
@@ -163,5 +163,5 @@ def _line(records: int, spoke: set[str], hows: Counter[str], sent_bytes: int, fo
         f"{', '.join(f'{how}: {count}' for how, count in hows.items())}),\nall bytes equal ({OURS}: {found[OURS]}), "
         f"usage equal ({found[EQUAL]}) but for: {exceptions};\n"
         f"nothing to compare with: {UNTOLD}: {found[UNTOLD]}, {ERROR}: {found[ERROR]}; "
-        f"{sum(NOT_SPOKEN.values())} records of {len(NOT_SPOKEN)} languages are not spoken"
+        f"{sum(NOT_SPOKEN.values())} records of {len(NOT_SPOKEN)} dialects are not supported"
     )
