@@ -148,6 +148,9 @@ the estimate, and four times; wider for scripts and models that it knows little 
     fallback: Mapping[str, str] | None = None
     """The `model` that the client requested, and the id of the `limit` that refused it: the entry's model, the \
 [fallback model](../how-to/limit-each-user.md#a-cheaper-model-instead-of-a-refusal) of that limit, served instead."""
+    byok: Mapping[str, Any] | None = None
+    """The [client's own provider credential](../how-to/clients-own-credentials.md) was used: the `terms` of the key, \
+`list_usd` (the amount at list price) and the prices of that, `list`."""
 
     @classmethod
     def of(cls, stored: object) -> Self:

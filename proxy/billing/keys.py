@@ -85,6 +85,9 @@ class ApiKey:
     """Unix seconds until which the old secret is valid"""
     dimensions: KeyDimensions | None = None
     """None: those of the deployment"""
+    byok: str | None = None
+    """its clients send their own provider credential: the terms of billing, see `byok.py`; None: the operator's
+    credential is used"""
 
     @property
     def scope(self) -> Scope:

@@ -211,6 +211,8 @@ class Opened(msgspec.Struct, frozen=True):
     """the ids of the values of its dimensions; not written if it has none"""
     fallback: Fallback | msgspec.UnsetType = msgspec.UNSET
     """not written unless `model` is the fallback model of a limit"""
+    byok: str | msgspec.UnsetType = msgspec.UNSET
+    """the client's own credential is used, and billed by these terms, see `byok.py`; not written otherwise"""
 
 
 class InvalidRecordError(ValueError):

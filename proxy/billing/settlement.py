@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from proxy.billing.byok import list_price
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import UNITS, LedgerEntry, entry_id
 from proxy.billing.money import Nusd, usd_text
@@ -269,6 +270,8 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
         details.fallback = asdict(opened.fallback)
     if opened.reserved_nusd is not None:
         details.reserved_usd = usd_text(opened.reserved_nusd)
+    if opened.byok is not UNSET:
+        details.byok = _byok_detail(record, opened.byok)
     details.unpriced = charge_nusd is None or None
     details.cost_unknown = cost_nusd is None or None
     details.uncounted = (record.bills is not BillableParts.NOTHING and usage.reported_nothing) or None
@@ -278,6 +281,17 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
         and record.outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
     ) or None
     return {**record.details, **details.stored()}
+
+
+def _byok_detail(record: UsageRecord, terms: str) -> dict[str, Any]:
+    """The terms, and the amount at list price, if the model has one."""
+    listed, reading = list_price(record.opened.cost), record.reading
+    incurs = incurred(reading.source, record.bills)
+    nusd = _amount_of(record, listed, incurs, lambda one: list_price(one.cost))
+    if listed is None or nusd is None:
+        return {"terms": terms}
+    text = price_text(listed, reading.usage.prompt_tokens, reading.served_as)
+    return {"terms": terms, "list_usd": usd_text(nusd), "list": text}
 
 
 def _name_unpriced(details: EntryDetails, record: UsageRecord, served_as: ServedAs) -> None:

@@ -26,7 +26,7 @@ from proxy.cli.common import (
 )
 from proxy.cli.limit_options import account_json, add_limits, key_json, limit_changes, paid_json
 from proxy.cli.output import add_list_options, print_list, print_object
-from proxy.cli.values import NAME, NONE, TAG, dimension_value, duration_or_now, lifetime
+from proxy.cli.values import NAME, NONE, TAG, byok_terms, dimension_value, duration_or_now, lifetime
 from proxy.foundation.ids import new_id
 
 if TYPE_CHECKING:
@@ -100,6 +100,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dimension-source", choices=[*PRESETS, NONE, DEFAULT], action="append", metavar="PRESET", help=words, **unset
     )
+    words = (
+        "its clients send their own provider credential, and are billed: nothing, a share of the list price (5%%), or "
+        "USD for each request (0.002); none: the operator's credential is used"
+    )
+    parser.add_argument("--byok", type=byok_terms, metavar="TERMS", help=words, **unset)
     words = "a fixed dimension of all requests: end_user=alice, tag:team=red; repeatable"
     parser.add_argument("--dimension", type=dimension_value, action="append", metavar="NAME=VALUE", help=words, **unset)
 
@@ -217,6 +222,8 @@ def _key_changes(options: argparse.Namespace) -> dict[str, Any]:
         changes["on_store_outage"] = (
             None if given["on_store_outage"] == NONE else OnStoreOutage(given["on_store_outage"])
         )
+    if "byok" in given:
+        changes["byok"] = given["byok"]
     if "tag" in given:
         changes["tags"] = () if given["tag"] == [NONE] else given["tag"]
     if "dimension_source" in given:

@@ -71,6 +71,7 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags),
         **dimensions_json(key),
+        "byok": key.byok,
         **_times(key, "created_at", "expires_at", "revoked_at", "blocked_at", "old_until"),
     }
 

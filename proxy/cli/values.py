@@ -84,6 +84,13 @@ def dimension_value(text: str) -> tuple[str, str]:
     return name, value
 
 
+def byok_terms(text: str) -> str | None:
+    """The terms of a key whose clients send their own provider credential; `none`: None."""
+    from proxy.billing.byok import checked_terms
+
+    return None if text == NONE else option_value(checked_terms, text)
+
+
 def folder(text: str) -> Path:
     """A folder that exists."""
     path = Path(text)

@@ -1,4 +1,8 @@
-"""Accepts and authenticates requests. Invariant: every route for clients authenticates here, and nowhere else."""
+"""Accepts and authenticates requests.
+
+Invariants: every route for clients authenticates here, and nowhere else. A client's own provider credential is accepted
+only with a key that is marked for it, and such a key never gets the operator's credential.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.http import errors
-from proxy.http.credentials import is_signature, presented
+from proxy.http.credentials import ProviderCredential, is_signature, presented, provider_credential
+from proxy.http.headers import PROVIDER_KEY_HEADER
 from proxy.identity.tokens import JWT_START
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
@@ -27,7 +32,27 @@ class Accepting:
 
 async def authenticated(keys: Keyring, request: web.BaseRequest) -> ApiKey:
     """The key of the request. Raises ApiError if it has no valid key."""
-    return await accepted(keys, presented(request, parse), request.remote)
+    key = await accepted(keys, presented(request, parse), request.remote)
+    if PROVIDER_KEY_HEADER in request.headers and key.byok is None:
+        raise errors.byok_not_allowed()
+    return key
+
+
+def own_credential(key: ApiKey, request: web.BaseRequest) -> ProviderCredential | None:
+    """The client's own provider credential, if the key is for such clients; else None. Raises ApiError if it is
+    missing or not valid."""
+    if key.byok is None:
+        return None
+    credential = provider_credential(request, parse)
+    if credential is None:
+        raise errors.byok_missing()
+    return credential
+
+
+def refuse_byok(key: ApiKey, what: str) -> None:
+    """Raises ApiError if the key is for clients with their own credential. `what`: the subject of the message."""
+    if key.byok is not None:
+        raise errors.byok_unsupported(what)
 
 
 async def accepted(keys: Keyring, secret: str | None, address: str | None) -> ApiKey:

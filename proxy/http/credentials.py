@@ -1,18 +1,23 @@
-"""Reads a client's API key from the header that its SDK uses.
+"""Reads a client's API key from the header that its SDK uses, or from `x-tokenweir-key`; and the client's own provider
+credential.
 
 Invariants: a key in the URL is refused, because URLs are logged. Of several credentials, only a Tokenweir key counts;
 two different Tokenweir keys are refused, because it is ambiguous which key pays. Web pages send the key as a
-subprotocol of their WebSocket, since they cannot set its headers.
+subprotocol of their WebSocket, since they cannot set its headers. A Tokenweir key is never a provider credential.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 from multidict import istr
 
+from proxy.foundation.secret import Secret
 from proxy.http import errors
+from proxy.http.headers import KEY_HEADER, PROVIDER_KEY_HEADER
 from proxy.http.websocket_head import key_offered
 from proxy.metering.dialect import KeyHeader
 
@@ -26,10 +31,10 @@ def presented(request: web.BaseRequest, is_ours: Callable[[str], object]) -> str
     Raises ApiError for two different Tokenweir keys, or a key in the URL.
     """
     headers = request.headers
-    key: str | None = None
+    key = named = _named_key(headers[KEY_HEADER]) if KEY_HEADER in headers else None
     for header, name in _HEADERS:
         if name in headers and (credential := _credential(header, headers[name])):
-            key = credential if key is None else _of_two(key, credential, is_ours)
+            key = credential if key is None else _of_two(key, credential, is_ours, is_named=named is not None)
     if key is None and "Sec-WebSocket-Protocol" in headers:
         key = key_offered(request)
     if key is not None:
@@ -45,13 +50,66 @@ def is_signature(credential: str) -> bool:
     return credential.startswith("AWS4-")
 
 
-def _of_two(first: str, second: str, is_ours: Callable[[str], object]) -> str:
-    """Choose a key: an application for several providers can send another provider's key in another header."""
+def _named_key(value: str) -> str | None:
+    """The key in `x-tokenweir-key`, bare or as a bearer token; None: it is empty."""
+    return _credential(KeyHeader.AUTHORIZATION, value).strip() or None
+
+
+def _of_two(first: str, second: str, is_ours: Callable[[str], object], *, is_named: bool) -> str:
+    """Choose a key: an application for several providers can send another provider's key in another header.
+    `is_named`: `first` is from `x-tokenweir-key`."""
     if first == second or not is_ours(second):
         return first
-    if is_ours(first):
+    if is_named or is_ours(first):
         raise errors.bad_request("Two headers hold different API keys: send one.", code="ambiguous_key")
     return second
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderCredential:
+    """A client's own credential at a provider."""
+
+    secret: Secret
+    header: KeyHeader | None
+    """the header in which it goes up; None: the provider's usual one"""
+
+    def line(self, usual: KeyHeader) -> str:
+        """The header line of the request to the provider, with its CRLF."""
+        header, secret = self.header or usual, self.secret.reveal()
+        return f"Authorization: Bearer {secret}\r\n" if header is KeyHeader.AUTHORIZATION else f"{header}: {secret}\r\n"
+
+
+# No client's credential is longer; those of subscriptions are tokens with claims.
+_PROVIDER_KEY = re.compile(r"[!-~]{1,8192}", re.ASCII)
+
+
+def provider_credential(request: web.BaseRequest, is_ours: Callable[[str], object]) -> ProviderCredential | None:
+    """The client's own provider credential: in `x-tokenweir-provider-key`, bare or as a bearer token; or, beside
+    `x-tokenweir-key`, in the header that its SDK uses, in which it goes up too. None: there is none. `is_ours`: as for
+    `presented`.
+
+    Raises ApiError for two different credentials, a Tokenweir key, or one that cannot stand in a header.
+    """
+    headers = request.headers
+    found: dict[str, KeyHeader | None] = {}
+    if PROVIDER_KEY_HEADER in headers:
+        value = headers[PROVIDER_KEY_HEADER]
+        header = KeyHeader.AUTHORIZATION if value.lower().startswith("bearer ") else None
+        found[_credential(KeyHeader.AUTHORIZATION, value).strip()] = header
+    elif KEY_HEADER in headers:
+        key = _named_key(headers[KEY_HEADER])
+        for header, name in _HEADERS:
+            if name in headers and (credential := _credential(header, headers[name])) and credential != key:
+                found.setdefault(credential, header)
+    if not found:
+        return None
+    if len(found) > 1:
+        raise errors.bad_request("Two headers hold different provider keys: send one.", code="ambiguous_provider_key")
+    secret, header = found.popitem()
+    if is_ours(secret) or not _PROVIDER_KEY.fullmatch(secret):
+        message = f"{PROVIDER_KEY_HEADER}: must be your key at the provider, without blanks, and no key of this proxy"
+        raise errors.bad_request(message, param=str(PROVIDER_KEY_HEADER), code="invalid_provider_key")
+    return ProviderCredential(Secret(secret), header)
 
 
 def _credential(header: KeyHeader, value: str) -> str:

@@ -236,6 +236,33 @@ def run_cap_unknown() -> ApiError:
     return overloaded(message, code="run_cap_unknown")
 
 
+def byok_not_allowed() -> ApiError:
+    """403: the operator's credential is used and billed for this key, not the client's own."""
+    message = "x-tokenweir-provider-key: this key does not use its clients' own provider keys: remove the header"
+    return ApiError(403, message, kind="permission_error", param="x-tokenweir-provider-key", code="byok_not_allowed")
+
+
+def byok_missing() -> ApiError:
+    """401: the key's clients send their own provider credential, and this one did not."""
+    message = (
+        "This key is for clients with their own provider key: send that as 'x-tokenweir-provider-key', or this key "
+        "as 'x-tokenweir-key' and yours in the usual header."
+    )
+    return ApiError(401, message, kind="authentication_error", code="provider_key_missing")
+
+
+def byok_unsupported(what: str, param: str | None = None) -> ApiError:
+    """400: what outlives the request would need the client's own credential later, which is not kept."""
+    message = f"{what} is not possible with your own provider key: it is kept only for the time of a request."
+    return bad_request(message, param=param, code="byok_not_supported")
+
+
+def byok_model(model: str) -> ApiError:
+    """403: no provider of the model takes clients' own credentials."""
+    message = f"The model '{model}' cannot be used with your own provider key: its provider is not set up for it."
+    return ApiError(403, message, kind="permission_error", param="model", code="byok_model_not_allowed")
+
+
 def model_unpriced(model: str) -> ApiError:
     """403: the model has no price, so that the key's budget cannot be enforced."""
     message = f"This key has a budget, and the model '{model}' has no price."

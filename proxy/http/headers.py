@@ -20,6 +20,10 @@ from proxy.http.framing import Head
 EXCHANGE_HEADER = "x-tokenweir-exchange"
 FALLBACK_HEADER = "x-tokenweir-fallback-model"
 """the model that serves instead of the requested one"""
+KEY_HEADER = istr("x-tokenweir-key")
+"""the client's Tokenweir key, for a client whose usual header has its own provider credential"""
+PROVIDER_KEY_HEADER = istr("x-tokenweir-provider-key")
+"""the client's own provider credential"""
 SERVER = ("Server", "tokenweir")
 
 TRACEPARENT = istr("traceparent")
@@ -135,7 +139,7 @@ def _plain(value: str) -> bool:
 # Headers that may occur once: of two, the next parser could use the other one.
 _ONCE = (
     "Authorization", "Host", "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Expect",
-    "Upgrade", "Idempotency-Key", "x-api-key", "x-goog-api-key", "api-key",
+    "Upgrade", "Idempotency-Key", "x-api-key", "x-goog-api-key", "api-key", str(KEY_HEADER), str(PROVIDER_KEY_HEADER),
 )  # fmt: skip
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _VERSIONS = (HttpVersion11, HttpVersion10)

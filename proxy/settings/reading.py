@@ -271,6 +271,10 @@ def _check_credentials(provider: ProviderSettings, at: FieldPath) -> None:
         check_auth(provider.auth, host, has_keys=has_keys, at=at.under("auth"))
     if provider.api_key is not None and provider.credentials:
         raise at.under("credentials").wrong("cannot be combined with `api_key`: give one of the two")
+    if provider.byok and (provider.auth is not None or provider.tls.cert_file is not None):
+        raise at.under("byok").wrong(
+            "cannot be combined with `auth` or `tls.cert_file`: these are your own credentials"
+        )
     names = [credential.name for credential in provider.credentials]
     for number, name in enumerate(names):
         if name in names[:number]:

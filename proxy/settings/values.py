@@ -248,6 +248,12 @@ class ProviderSettings:
     key_header: KeyHeader | None = setting(
         choice(KeyHeader), "the header that carries the key", default=None, shown="the dialect's own"
     )
+    byok: bool = setting(
+        flag(),
+        "take clients' own credentials, from keys that are marked so (`keys create --byok`); only for a provider that "
+        "checks them itself: requests then carry neither the provider's key nor the headers of `headers.up`",
+        default=False,
+    )
     headers: HeaderSettings = setting(
         section(HeaderSettings), "more headers, in both directions", default=HeaderSettings()
     )

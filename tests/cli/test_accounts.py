@@ -51,7 +51,7 @@ async def test_a_key_with_everything(run: Commands) -> None:
         *("--on-exhausted", "cut", "--on-store-outage", "fail_open"),
         *("--tag", "team:a", "--tag", "b", "--model", "m"),
         *("--dimension-source", "baggage", "--dimension-source", "claude_code"),
-        *("--dimension", "end_user=alice", "--dimension", "tag:team=red"),
+        *("--dimension", "end_user=alice", "--dimension", "tag:team=red", "--byok", "5.0%"),
     )
     (made,) = run("keys", "create", "--alias", "anna", "--project", "web", *LIMITS, *options)
     secret = made.pop("key")
@@ -68,6 +68,7 @@ async def test_a_key_with_everything(run: Commands) -> None:
         "tags": ["team:a", "b"],
         "dimension_sources": ["claude_code", "baggage"],
         "dimensions": {"end_user": "alice", "tag:team": "red"},
+        "byok": "5%",
         "revoked_at": None,
         "blocked_at": None,
         "old_until": None,
@@ -127,6 +128,9 @@ def test_an_update_changes_what_is_given_and_none_clears_it(run: Commands) -> No
     }  # fmt: skip
     cleared = ("--budget", "none", "--no-prepaid", "--no-cost-in-answers", "--tpm", "none", "--parallel", "none")
     (plain,) = run("keys", "update", "bert", *cleared, "--model", "none", "--tag", "none", "--on-store-outage", "none")
+    run("keys", "update", "bert", "--byok", "half", code=2)
+    for terms, stored in (("0.0020", "0.002"), ("none", None)):
+        assert run("keys", "update", "bert", "--byok", terms) == [{**plain, "byok": stored}]
     assert plain == {**changed, "limits": {}, "models": None, "tags": [], "on_store_outage": None}
     assert run("keys", "list") == [plain]
 

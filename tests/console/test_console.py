@@ -301,6 +301,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("POST", "/key/generate", b'{"tags": [], "tags": []}', "tags"),
     ("POST", "/key/generate", {"dimensions": {"team": "red"}}, "dimensions"),
     ("POST", "/key/generate", {"dimension_sources": ["litelm"]}, "dimension_sources"),
+    ("POST", "/key/generate", {"byok": "half"}, "byok"),
     ("POST", "/key/update", {"max_budget": 3}, "key"),
     ("POST", f"/key/tw-{'a' * 40}/regenerate", {}, "key"),
     ("POST", "/key/update", {"key": "key-1", "key_alias": None}, "key_alias"),
@@ -345,7 +346,7 @@ def test_the_life_of_a_key(stand: Stand) -> None:
         "/key/generate",
         {"key_alias": "anna", "max_budget": 0.1, "duration": "30d", "rpm_limit": 9, "models": ["m"], "tags": ["t"],
          "team_id": "default", "max_parallel_requests": 2, "on_exhausted": "cut", "cost_in_answers": True,
-         "dimensions": {"end_user": "alice"}, "dimension_sources": []},
+         "dimensions": {"end_user": "alice"}, "dimension_sources": [], "byok": "5.0%"},
     )  # fmt: skip
     secret, key_id = made.pop("key"), made["token"]
     stored = stand.keys.one(key_id)
@@ -356,6 +357,7 @@ def test_the_life_of_a_key(stand: Stand) -> None:
     assert made["cost_in_answers"] is True
     assert stored.dimensions == KeyDimensions((), {"end_user": "alice"})
     assert (made["dimension_sources"], made["dimensions"]) == ([], {"end_user": "alice"})
+    assert (made["byok"], stored.byok) == ("5%", "5%")
     assert stand.get("/v1/me", key=secret)["key_id"] == key_id
     assert stand.get(f"/key/info?key={key_id}")["info"] == made
     changed = stand.post("/key/update", {"key": secret, "max_budget": None, "models": [], "key_alias": "bert"})

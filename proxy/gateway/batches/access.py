@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.billing.batch import StoredBatch, StoredFile
 from proxy.billing.keys import ApiKey
-from proxy.gateway.authentication import Accepting, authenticated
+from proxy.gateway.authentication import Accepting, authenticated, refuse_byok
 from proxy.gateway.batches.asking import after_of, is_id, request_to
 from proxy.gateway.batches.asking import asked as answered
 from proxy.gateway.batches.ports import BatchPorts
@@ -92,6 +92,7 @@ class Access:
             raise errors.method_not_allowed("HEAD", (operation.method,))
         self._accepting.check()
         key = await authenticated(self._keys, request)
+        refuse_byok(key, "A file or a batch")
         if object_id is not None and "/" in object_id:  # no id has one: another operation, which is not served
             raise errors.unknown_route(request.method, request.raw_path.partition("?")[0])
         if operation.method != "GET" and operation.after is not None:

@@ -13,6 +13,7 @@ from proxy.gateway.exchange.told_cost import TellsCost
 from proxy.gateway.exchange.uploads import Upload
 from proxy.gateway.upstream.routing import Route
 from proxy.http.connection import ClientConnection
+from proxy.http.credentials import ProviderCredential
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import RequestFacts
 
@@ -36,3 +37,5 @@ class AdmittedRequest:
     """the share of the request in the limit on large uploads, until a provider has accepted it; None: it is small"""
     body_bytes: int = 0
     """size of the client's body"""
+    own_credential: ProviderCredential | None = None
+    """the client's, which is used instead of the operator's; None: the operator's"""

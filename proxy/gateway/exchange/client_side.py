@@ -122,9 +122,7 @@ class ClientSide:
         """Write a provider's error. `content`: its body; None: it could not be read, or is too long."""
         status = answer.status
         readable = None if content is None else answer.readable(content)
-        if status in (401, 407) or (
-            status == 403 and readable is not None and self._is_about_credentials(answer, readable)
-        ):
+        if status == 407 or (self._exchange.opened.byok is UNSET and self._is_about_credentials(answer, readable)):
             self.refuse(errors.upstream_auth())
         elif status < 400 or content is None or readable is None or provider.is_revealed_by(readable):
             self.refuse(errors.upstream_failed())
@@ -168,11 +166,12 @@ class ClientSide:
             own=self._own_headers,
         )
 
-    def _is_about_credentials(self, answer: Answer, refusal: bytes) -> bool:
-        """True if a provider's error is about its credentials, by its text or a header that would pass."""
+    def _is_about_credentials(self, answer: Answer, refusal: bytes | None) -> bool:
+        """True if a provider's error is about the credentials of its request, by its status, its text or a header that
+        would pass. `refusal`: its text, if that can be read."""
         parts = self._dialect.credential_refusals
-        if not parts:
-            return False
+        if answer.status != 403 or refusal is None or not parts:
+            return answer.status == 401
         told = [value.encode("latin-1") for name, value in answer.head.headers if name in self._dialect.headers_down]
         return any(part in text for text in (refusal, *told) for part in parts)
 

@@ -71,7 +71,7 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._life = Lifecycle()
         self._asking = UpstreamRequest(admitted, ports)
-        self._client = ClientSide(admitted, ports.tapes)
+        self._client = ClientSide(admitted, ports.tapes if admitted.own_credential is None else None)
         stored = StoredResponse(admitted, ports, background)
         self._metering = Metering(open_exchange, ports.estimator, self._asking, stored)
         self._ending = Ending(open_exchange, self._asking, self._metering, self._client, self._recorded)
@@ -326,7 +326,7 @@ class Exchange:
         else:
             self._ending.details.limit = SETTINGS[due]
         if due is Event.NO_ANSWER:
-            self._asking.route.provider.health.failed(monotonic())
+            self._asking.health.failed(monotonic())
         body = self._body
         if due in (Event.SILENT, Event.TOO_LONG) and body is not None and body.relay.meter.done:
             self._stop()

@@ -22,7 +22,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.record import Outcome
 from proxy.foundation.ids import exchange_id
 from proxy.foundation.slices import AT_ONCE_BYTES, in_slices
-from proxy.gateway.authentication import Accepting, authenticated
+from proxy.gateway.authentication import Accepting, authenticated, own_credential
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.fallback import admit_or_fall_back
@@ -194,6 +194,7 @@ class ProxyHandler:
     ) -> web.Response | tuple[Exchange, OpenExchange, Claim | None]:
         """Admit and open an exchange; or return the stored answer of an earlier request. The body and its document are
         freed when this call returns: an exchange can take an hour."""
+        credential = own_credential(key, request)
         body = await self._body(request, upload)
         if upload is not None:
             upload.arrived()
@@ -207,7 +208,10 @@ class ProxyHandler:
         tells_cost = self._tells_cost(document, key) if dialect.cost_path else TellsCost.NO
         opener = self._opener
         route = opener.find_route(facts.model, key, dialect)
-        if facts.continues is not None or files:
+        if credential is not None:
+            if facts.in_background:
+                raise errors.byok_unsupported("background", param="background")
+        elif facts.continues is not None or files:  # else the provider checks them against the client's own account
             route = await opener.pin_provider(route, facts.continues, files, key)
         sent = self._ports.dimensions.sent(key, request.headers, dialect.name, document)
         dimensions = await self._ports.dimensions.ids(key, sent) if sent else UNSET
@@ -220,7 +224,8 @@ class ProxyHandler:
             route = opener.order_by_health(route, facts.model)
             open_exchange, facts, route = await admit_or_fall_back(
                 opener, new_id, dialect, key, facts, route,
-                pinned=facts.continues is not None or bool(files), received_at=received_at, dimensions=dimensions,
+                pinned=facts.continues is not None or bool(files) or credential is not None,
+                received_at=received_at, dimensions=dimensions, byok=credential is not None,
             )  # fmt: skip
             if self._ports.traces is not None:
                 open_exchange.traceparent = request.headers.get(TRACEPARENT)
@@ -228,7 +233,7 @@ class ProxyHandler:
                 claim.keep_answer(open_exchange)
             admitted = AdmittedRequest(
                 request, connection, dialect, facts, document, key, route, open_exchange, received_at, tells_cost,
-                upload, size,
+                upload, size, credential,
             )  # fmt: skip
             exchange = Exchange(admitted, self._ports, self._background)
         except BaseException:

@@ -267,7 +267,7 @@ class OpenExchange:
     def _asked_later(self, metered: Metered | None) -> str | None:
         """How the provider is asked for the usage of this answer afterwards; None: not at all."""
         later, name = self._route.provider.later, None if metered is None else metered.response_id
-        if name is None or later is LaterUsage.OFF:
+        if name is None or later is LaterUsage.OFF or self.opened.byok is not UNSET:
             return None
         known = name.startswith(ID_STARTS) if later is LaterUsage.GENERATION else self._facts.is_stored
         return later.value if known else None

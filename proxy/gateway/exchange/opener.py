@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from math import ceil
 from random import random
 from time import monotonic
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from proxy.billing.byok import byok_lists
 from proxy.billing.dimensions import Dimensions
 from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
@@ -91,7 +93,7 @@ class ExchangeOpener:
         supported = supporting(route, dialect)
         if supported is None:
             raise errors.unsupported_dialect(model, dialect.endpoint)
-        return supported
+        return supported if key.byok is None else _with_own_credential(supported, key.byok, model)
 
     async def _previous(self, response_id: str, key: ApiKey) -> ResponseOwner:
         """The owner of the response that a request continues. Raises ApiError if the key may not use it."""
@@ -138,9 +140,13 @@ class ExchangeOpener:
         *,
         money_only: bool = False,
         fallback: Fallback | UnsetType = UNSET,
+        byok: bool = False,
     ) -> OpenExchange:
         """Reserve at every level, and open the exchange. `money_only`: no level limits the number of requests or
-        tokens. Raises ApiError if a limit is reached, a dimension is missing, or the outbox is full."""
+        tokens. `byok`: the client's own credential goes up. Raises ApiError if a limit is reached, a dimension is
+        missing, or the outbox is full."""
+        if byok is not (key.byok is not None):  # it has changed since: the other terms would be billed
+            raise errors.byok_unsupported("This connection")
         access = self._keys.access(key)
         terms = self._terms(dialect, access.payer, facts, route)
         scopes = access.scopes
@@ -274,6 +280,7 @@ class ExchangeOpener:
                 echoes=facts.echoes or UNSET,
                 dimensions=dimensions,
                 fallback=fallback,
+                byok=UNSET if key.byok is None else key.byok,
             )
             return opened, slot, outbox.begin(opened)
         except BaseException as failure:
@@ -281,6 +288,19 @@ class ExchangeOpener:
             if isinstance(failure, OutboxFullError):
                 raise errors.overloaded(str(failure), code="not_accepting") from None
             raise
+
+
+def _with_own_credential(route: Route, terms: str, model: str) -> Route:
+    """The first provider that takes clients' own credentials, and no other: a credential belongs to one provider. Its
+    prices are those of a key with these terms. Raises ApiError if none takes them."""
+    one = next((one for one in (route, *route.others) if one.provider.settings.byok), None)
+    if one is None:
+        raise errors.byok_model(model)
+
+    def prices(at: float, payer: Payer, other: str | None = None, /) -> tuple[Price | None, Price | None]:
+        return byok_lists(terms, *one.prices(at, payer, other))
+
+    return replace(one, others=(), prices=prices)
 
 
 def _of_money(scope: Scope) -> Scope:

@@ -49,9 +49,10 @@ class StoredResponse:
         self._background = background
         self._project_id = admitted.key.project_id
         self._raw_path = admitted.request.raw_path
-        self.is_awaited = dialect.stores and (facts.is_stored or facts.in_background)
+        is_here = dialect.stores and admitted.own_credential is None  # else only the client can ask for it
+        self.is_awaited = is_here and (facts.is_stored or facts.in_background)
         """the id is not known yet"""
-        self.in_background = dialect.stores and facts.in_background
+        self.in_background = is_here and facts.in_background
         """the response runs in the background (requested, or reported by the provider)"""
 
     def read(self, response_id: str | None, provider: Provider, use: Use | None, *, in_background: bool | None) -> None:

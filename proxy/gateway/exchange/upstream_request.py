@@ -59,7 +59,8 @@ class UpstreamRequest(ProviderCall[Answer]):
     def __init__(self, admitted: AdmittedRequest, ports: Ports) -> None:
         opened = admitted.open_exchange.opened
         tokens = opened.prompt_tokens_estimate + (opened.completion_tokens_max or 0)
-        super().__init__(admitted.route, ports.unix_time, tokens)
+        self._own_credential = admitted.own_credential
+        super().__init__(admitted.route, ports.unix_time, tokens, own_credential=self._own_credential is not None)
         self._request = admitted.request
         self._dialect = admitted.dialect
         self._facts = admitted.facts
@@ -107,7 +108,7 @@ class UpstreamRequest(ProviderCall[Answer]):
             content_type, body = await in_slices(self._body_bytes, self._written)
         path = target(self._dialect, self.route.upstream_model, self._request.raw_path)
         fields = f"Content-Type: {content_type}\r\n{self.headers()}"
-        self._wire = self.route.provider.request(self._dialect, path, body, fields)
+        self._wire = self.route.provider.request(self._dialect, path, body, fields, self._own_credential)
 
     def _written(self) -> tuple[str, list[bytes]]:
         """The content type and the body."""
@@ -125,7 +126,7 @@ class UpstreamRequest(ProviderCall[Answer]):
         """The answer is 2xx: the request is not sent again, and need not be kept as long as its answer takes."""
         if self._refused_injected:
             self.route.provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
-        self._document, self._wire = {}, []
+        self._document, self._wire, self._own_credential = {}, [], None
 
     async def refused(self, answer: Answer) -> None:
         """The answer is not 2xx: read its body."""

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from aiohttp import web
 
-from proxy.gateway.authentication import Accepting, authenticated
+from proxy.gateway.authentication import Accepting, authenticated, refuse_byok
 from proxy.gateway.background.exchanges import STORING, BackgroundExchanges
 from proxy.gateway.background.partial_result import partial_result
 from proxy.gateway.background.progress_reports import PassiveMeter, ProgressReports
@@ -124,6 +124,7 @@ class ResponsesHandler:
             raise errors.method_not_allowed("HEAD", (operation.method,))
         self._accepting.check()
         key = await authenticated(self._keys, request)
+        refuse_byok(key, "A stored response")
         if "/" in response_id:  # no id has one: another operation, which is not served
             raise errors.unknown_route(request.method, request.raw_path.partition("?")[0])
         owner = await self._owner(response_id) if _ID.fullmatch(response_id) else None

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.foundation.slices import Slice
-from proxy.gateway.authentication import Accepting, authenticated
+from proxy.gateway.authentication import Accepting, authenticated, refuse_byok
 from proxy.gateway.passing import passed
 from proxy.gateway.resume.others import ASKED_HEADER, PATH, STREAM_PATH, Others
 from proxy.gateway.tapes.tape import BeyondError, OverwrittenError, Tape
@@ -185,6 +185,7 @@ class ResumeHandler:
             raise errors.method_not_allowed("HEAD", ("GET",))
         self._accepting.check()
         key = await authenticated(self._keys, request)
+        refuse_byok(key, "Resuming a stream")
         place = _place(request)
         tape = self._tape(exchange_id, key)
         if tape is not None and (place.number is None or tape.can_be_completed):

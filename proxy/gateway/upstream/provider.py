@@ -20,6 +20,7 @@ from proxy.foundation.header_names import HeaderNames
 from proxy.gateway.upstream.credentials import Credential, CredentialPool
 from proxy.gateway.upstream.health import Health
 from proxy.gateway.upstream.tunnel import Egress
+from proxy.http.credentials import ProviderCredential
 from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import USER_AGENT, HeaderRules
 from proxy.metering import dialects
@@ -115,6 +116,8 @@ class Provider:
     limits: TimeLimits
     secret: bytes
     """the one API key; empty: none, or several in `pool`"""
+    _host: str
+    """the value of the header Host"""
     _base_path: str
     _fields: str
     header_rules: HeaderRules | None = None
@@ -158,17 +161,20 @@ class Provider:
         )
         knows = settings.usage_include
         return cls(
-            settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields), rules,
+            settings, origin, limits, secret.encode(), parts.netloc, parts.path, "\r\n".join(fields), rules,
             knows_usage_include=_OPENROUTER.fullmatch(origin.host) is not None if knows is None else knows,
             later=_later(settings.usage.later, origin.host),
             pool=CredentialPool.of(settings.name, settings.credentials),
             authorization=authorization_of(settings),
         )  # fmt: skip
 
-    def request(self, dialect: Dialect, path: str, body: list[bytes], more: str) -> list[bytes]:
+    def request(
+        self, dialect: Dialect, path: str, body: list[bytes], more: str, own: ProviderCredential | None = None
+    ) -> list[bytes]:
         """The bytes of a request, in pieces; the first one has the whole head. `path`: after the base URL; `body`: in
-        pieces; `more`: further header lines, each with its CRLF."""
-        head = self._heads.get((dialect.name, path))
+        pieces; `more`: further header lines, each with its CRLF; `own`: the client's credential, instead of all that is
+        the operator's."""
+        head = self._heads.get((dialect.name, path)) if own is None else self._client_head(dialect, path, own)
         if head is None:
             head = self._head(dialect, path)
             if len(self._heads) < HEADS_MAX:
@@ -222,6 +228,16 @@ class Provider:
 
     def _head(self, dialect: Dialect, path: str) -> bytes:
         return self._start(f"POST {self._base_path}{path}", dialect.accepts, dialect.key_header)
+
+    def _client_head(self, dialect: Dialect, path: str, own: ProviderCredential) -> bytes:
+        """The first lines of a head without the operator's credentials and headers, which may be credentials too."""
+        assert self.authorization is None, "checked with the settings"
+        agent = (
+            "" if self.header_rules is not None and self.header_rules.agent_passes else f"User-Agent: {USER_AGENT}\r\n"
+        )
+        first = f"POST {self._base_path}{path} HTTP/1.1\r\nHost: {self._host}\r\nAccept-Encoding: identity\r\n"
+        key_line = own.line(self.settings.key_header or dialect.key_header)
+        return f"{first}{agent}Accept: {dialect.accepts}\r\n{key_line}".encode("latin-1")
 
     def _start(self, target: str, accepts: str, key_header: KeyHeader) -> bytes:
         """The first lines of a head. `key_header`: the header of the key, unless the settings name another."""

@@ -33,7 +33,7 @@ from proxy.gateway.websocket.session import Session
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.credentials import presented
-from proxy.http.headers import SERVER
+from proxy.http.headers import PROVIDER_KEY_HEADER, SERVER
 from proxy.http.reply import Reply
 from proxy.http.websocket import WebSocket
 from proxy.http.websocket_head import PROTOCOL, Handshake, handshake
@@ -84,6 +84,8 @@ class WebSocketHandler:
         secret = presented(request, parse)
         authenticate = partial(accepted, self._keys, secret, request.remote)
         key = await authenticate()
+        if key.byok is not None or PROVIDER_KEY_HEADER in request.headers:
+            raise errors.no_upgrade()  # clients that can use HTTP do so at once
         shake = handshake(request)
         self._sessions_of[key.key_id] += 1
         try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, literal, or_, select, tuple_, update
 
+from proxy.billing.byok import checked_terms
 from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey, IdentityKey, KeyChanges
 from proxy.billing.limit_rules import LimitRule
@@ -46,7 +47,7 @@ PAGE_KEYS = 2_000
 CHANGES_MAX = 2_000
 
 _COLUMNS = api_keys.c
-_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "on_store_outage", "tags"})
+_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "on_store_outage", "tags", "byok"})
 _DIMENSIONS = {"dimension_sources": "sources", "dimensions": "fixed"}
 CHANGES = _PLAIN | {"limits"} | LIMITS | _DIMENSIONS.keys()
 """the fields that `update` takes"""
@@ -91,8 +92,10 @@ class KeyStore:
         tags: Iterable[str] = (),
         dimension_sources: Iterable[str] | None = None,
         dimensions: Mapping[str, str] = NO_VALUES,
+        byok: str | None = None,
     ) -> ApiKey:
-        """Create a key. `models` None: all. `dimension_sources`, `dimensions`: as in `KeyDimensions`.
+        """Create a key. `models` None: all. `dimension_sources`, `dimensions`: as in `KeyDimensions`. `byok`: the terms
+        of `billing/byok.py`; None: the operator's credentials are used.
 
         Raises AliasTakenError, UnknownAccountError, or ValueError that names the invalid field.
         """
@@ -116,6 +119,7 @@ class KeyStore:
                 dimensions=_changed_dimensions(
                     None, {"dimension_sources": dimension_sources, "dimensions": dimensions}
                 ),
+                byok=_checked_byok(byok),
             )
             _require_project(connection, project_id)
             _require_alias(connection, key, key.created_at)
@@ -196,7 +200,13 @@ class KeyStore:
             checked_name("alias", new.alias)
             models = None if new.models is None else frozenset(new.models)
             dimensions = _changed_dimensions(new.dimensions, changes)
-            return replace(new, models=models, tags=_checked_tags(new.tags), dimensions=dimensions)
+            return replace(
+                new,
+                models=models,
+                tags=_checked_tags(new.tags),
+                dimensions=dimensions,
+                byok=_checked_byok(new.byok),
+            )
 
         return self._change(key_id_or_alias, changed)
 
@@ -323,6 +333,14 @@ def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
         if not tag.strip() or len(tag) > TAG_CHARS_MAX or not tag.isprintable():
             raise ValueError(f"tags: each must be 1 to {TAG_CHARS_MAX} printable characters, not {tag!r}")
     return distinct
+
+
+def _checked_byok(terms: str | None) -> str | None:
+    """Raises ValueError."""
+    try:
+        return None if terms is None else checked_terms(terms)
+    except ValueError as wrong:
+        raise ValueError(f"byok: {wrong}") from None
 
 
 def _changed_dimensions(old: KeyDimensions | None, changes: Mapping[str, Any]) -> KeyDimensions | None:

@@ -366,6 +366,8 @@ api_keys = Table(
     Column("old_until", UtcTime),
     # The sources of dimensions that count, and fixed values. Null: every source.
     Column("dimensions", _json()),
+    # Of keys whose clients send their own provider credential: how their requests are billed.
+    Column("byok", _text()),
     UniqueConstraint("digest"),
     UniqueConstraint("revision"),
     Index("ix_api_keys_alias", "alias"),

@@ -14,6 +14,7 @@ from msgspec import structs
 from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, or_, select, true, tuple_
 
 from proxy.billing.adjustment import MONEY
+from proxy.billing.byok import NOTHING, byok_lists
 from proxy.billing.correction import (
     CorrectionRequest,
     ExchangeTotals,
@@ -217,7 +218,7 @@ class Corrections:
     ) -> Simulation:
         """The totals that `rerate` would give every exchange that began in [since, until), as if used and served
         `otherwise`. Writes nothing. `model` None: all models."""
-        result = Simulation()
+        result, prices = Simulation(), _for_terms(prices)
         for ids in self._pages(model, since, until):
             with reading(self._engine) as connection:
                 entries = entries_of(connection, ids)
@@ -279,11 +280,22 @@ class Corrections:
         return lines
 
 
+def _for_terms(prices: Prices) -> Prices:
+    """The prices, as changed by the terms of exchanges with the client's own credential."""
+
+    def changed(terminal: LedgerEntry, model: str | None) -> tuple[Price | None, Price | None]:
+        byok = EntryDetails.of(terminal.details).byok
+        found = prices(terminal, model)
+        return found if byok is None else byok_lists(str(byok.get("terms", NOTHING)), *found)
+
+    return changed
+
+
 def _repriced(
     entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, result: RerateResult, how: _Repricing
 ) -> list[LedgerEntry]:
     """The adjustments that are needed."""
-    lines: list[LedgerEntry] = []
+    prices, lines = _for_terms(prices), list[LedgerEntry]()
     for one in entries.values():
         try:
             totals = exchange_totals(one)

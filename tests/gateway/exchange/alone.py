@@ -65,7 +65,7 @@ def request_alone(upstream: Any, route: Route, **more: Any) -> UpstreamRequest:
     admitted: Any = SimpleNamespace(
         request=SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions"),
         dialect=OPENAI_CHAT, facts=OPENAI_CHAT.facts(document, None), document=document, route=route,
-        open_exchange=SimpleNamespace(opened=opened), body_bytes=0,
+        open_exchange=SimpleNamespace(opened=opened), body_bytes=0, own_credential=None,
     )  # fmt: skip
     ports: Any = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
     return UpstreamRequest(admitted, ports)

@@ -7,12 +7,15 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Engine, update
 
+from proxy.billing.byok import byok_lists
 from proxy.billing.correction import CorrectionError, CorrectionRequest, exchange_totals, rerated
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.pricing.prices import charge
 from proxy.billing.record import BillableParts, Price
+from proxy.billing.settlement import entry
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling import corrections
 from proxy.ledger.settling.corrections import CorrectionResult, Corrections, Prices, RerateResult
@@ -22,6 +25,7 @@ from tests.ledger.entries import stored
 from tests.ledger.priced_entries import (
     COST,
     DEARER,
+    FIRST,
     PRICE,
     a_real_entry,
     a_real_record,
@@ -185,6 +189,20 @@ def test_money_that_a_person_set_stands(engine: Engine, at_work: Corrections) ->
     done = at_work.rerate("tera-large", at(DEARER), **EVER)
     assert (done.by_hand, done.total.adjusted) == (1, 1)
     assert exchange_totals(of(engine, 0)).charge_nusd == 0
+
+
+def test_rerating_keeps_the_terms_of_clients_own_credentials(engine: Engine, at_work: Corrections) -> None:
+    for number, terms in enumerate(("nothing", "0.002", "50%")):
+        price, cost = byok_lists(terms, PRICE, COST)
+        record = a_real_record(number, price=price, cost=cost)
+        settle(engine, entry(replace(record, opened=replace(record.opened, byok=terms))), seq=FIRST + number)
+    before = [exchange_totals(of(engine, number)) for number in range(3)]
+    assert (before[0].charge_nusd, before[1].charge_nusd) == (0, 2_000_000)
+    at_work.rerate("tera-large", at(DEARER, DEARER), **EVER)
+    after = [exchange_totals(of(engine, number)) for number in range(3)]
+    assert (after[:2], after[2].charge_nusd) == (before[:2], 2 * (before[2].charge_nusd or 0))
+    assert [one.cost_nusd for one in after] == [0, 0, 0]
+    assert_right(engine)
 
 
 def test_a_late_record_is_rerated_by_what_it_says(engine: Engine, at_work: Corrections) -> None:

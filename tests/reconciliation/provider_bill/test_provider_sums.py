@@ -67,6 +67,12 @@ def test_only_this_provider_and_this_time(engine: Engine, store: LedgerStore) ->
     assert sums(read_ledger_totals(engine, "nobody", WHOLE)) == {}
 
 
+def test_what_clients_pay_for_themselves_is_left_out(engine: Engine, store: LedgerStore) -> None:
+    store.settle(arriving(at(0, 0), at(0, 1, details={"byok": {"terms": "5%"}})))
+    Corrections(engine, store).adjust(an_entry(1).exchange_id, CorrectionRequest(completion_tokens=60), "miscounted")
+    assert sums(read_ledger_totals(engine, "tera", WHOLE)) == {(1, 1, False): (1, 100, 20, 50)}
+
+
 def test_what_goes_over_midnight_is_told_apart(engine: Engine, store: LedgerStore) -> None:
     long = {"duration_ms": 2.0 * HOUR_S * 1000}
     store.settle(

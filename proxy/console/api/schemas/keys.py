@@ -30,6 +30,7 @@ Rate = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Models = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=1_000)]
 Tags = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=20)]
 DimensionSources = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=len(PRESETS))]
+Byok = Annotated[str, Meta(min_length=1, max_length=32)]
 FixedDimensions = Annotated[dict[str, Annotated[str, Meta(min_length=1, max_length=1024)]], Meta(max_length=16)]
 
 PaidOf = Callable[[Collection[str]], dict[str, SpendAndCredit]]
@@ -75,6 +76,9 @@ class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """the presets that name the dimensions of its requests; null: the deployment's"""
     dimensions: FixedDimensions | UnsetType | None = UNSET
     """fixed dimensions of its requests: `end_user`, `session`, `run`, `tag:NAME`"""
+    byok: Byok | UnsetType | None = UNSET
+    """its clients send their own provider credential, and are billed `nothing`, a share of the list price (`5%`), or
+    USD for each request (`0.002`); null: the operator's credential is used"""
 
 
 class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,6 +154,7 @@ class KeyInfo(LimitsShown, frozen=True, kw_only=True):
     tags: list[str]
     dimension_sources: list[str] | None
     dimensions: dict[str, str]
+    byok: str | None
     expires: str | None
     created_at: str
     revoked: bool
@@ -198,6 +203,7 @@ def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
         "tags": list(key.tags),
         "dimension_sources": None if own.sources is None else list(own.sources),
         "dimensions": dict(own.fixed),
+        "byok": key.byok,
         "expires": None if key.expires_at is None else iso_utc(key.expires_at),
         "created_at": iso_utc(key.created_at),
         "revoked": key.revoked_at is not None,
@@ -244,6 +250,8 @@ def changes(fields: BoundFields) -> dict[str, Any]:
         found["dimension_sources"] = given["dimension_sources"]
     if "dimensions" in given:
         found["dimensions"] = given["dimensions"] or {}
+    if "byok" in given:
+        found["byok"] = given["byok"]
     if "max_budget" in given:
         found["budget_nusd"] = None if given["max_budget"] is None else nusd_from_usd(repr(given["max_budget"]))
     if "budget_duration" in given:
@@ -280,6 +288,7 @@ FIELDS = {
     "tags": "tags",
     "dimension_sources": "dimension_sources",
     "dimensions": "dimensions",
+    "byok": "byok",
     "budget_usd": "max_budget",
     "budget_window": "budget_duration",
     "expires": "duration",

@@ -1,0 +1,85 @@
+"""Billing of requests with the client's own provider credential (BYOK): the client pays the provider. Pure.
+
+Invariants: what the key's owner is charged follows from the list price and the key's terms at admission; the cost to
+the operator is 0. The list price stays in the record, so that an entry shows the amount at list price.
+
+Terms, as a key has them: `nothing`; a share of the list price, `5%`; a fee in USD for each request, `0.002`.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+from msgspec import structs
+
+from proxy.billing.money import nusd_from_usd, usd_text
+from proxy.billing.pricing.prices import USD_EACH_MAX
+from proxy.billing.record import Price, Rates
+
+NOTHING = "nothing"
+SHARE_MAX = 1_000
+"""of the list price, in percent"""
+# By this name, `multiplied` and `stated_charge` apply the factor to every price.
+_REASON = "rule:byok"
+_UNLISTED = "byok"
+
+
+def checked_terms(text: str) -> str:
+    """The terms in their normal form. Raises ValueError."""
+    text = text.strip()
+    if text == NOTHING:
+        return text
+    try:
+        number = Decimal(text.removesuffix("%"))
+        if text.endswith("%"):
+            nusd_from_usd(number / 100)  # a factor of at most nine decimals
+        else:
+            number = Decimal(usd_text(nusd_from_usd(number)))
+    except (InvalidOperation, ValueError):
+        raise ValueError(_WRONG) from None
+    is_share = text.endswith("%")
+    if not 0 <= number <= (SHARE_MAX if is_share else USD_EACH_MAX):
+        raise ValueError(_WRONG)
+    return f"{_plain(number)}%" if is_share else _plain(number)
+
+
+_WRONG = (
+    f"must be `nothing`, a share of the list price from 0% to {SHARE_MAX}% such as `5%`, or a fee from 0 to "
+    f"{USD_EACH_MAX} USD for each request such as `0.002`"
+)
+
+
+def _plain(number: Decimal) -> str:
+    """Without an exponent, and without zeros at the end."""
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def byok_lists(terms: str, price: Price | None, cost: Price | None) -> tuple[Price | None, Price | None]:
+    """The lists of the charge and of the cost, from those that the request would have with the operator's credential.
+    `terms`: as `checked_terms` returns them. None: unknown, as before."""
+    free = structs.replace(cost or _nothing(), multipliers={**(cost.multipliers if cost else {}), _REASON: "0"})
+    if terms == NOTHING:
+        return _nothing(), free
+    if not terms.endswith("%"):
+        return _nothing(request=nusd_from_usd(terms)), free
+    if price is None:
+        return None, free
+    share = _plain(Decimal(terms[:-1]) / 100)
+    return structs.replace(
+        price, version=f"{price.version}+byok", multipliers={**price.multipliers, _REASON: share}
+    ), free
+
+
+def _nothing(request: int = 0) -> Price:
+    """A list in which nothing has a price but the request itself: nUSD."""
+    rates = {**dict.fromkeys(Rates.__struct_fields__, 0), "request": request}
+    return Price(_UNLISTED, (Rates(**rates),))
+
+
+def list_price(cost: Price | None) -> Price | None:
+    """The list price behind a list of the cost that `byok_lists` made; None: the model has none."""
+    if cost is None or cost.version == _UNLISTED:
+        return None
+    multipliers = {reason: factor for reason, factor in cost.multipliers.items() if reason != _REASON}
+    return structs.replace(cost, multipliers=multipliers)
