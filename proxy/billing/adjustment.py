@@ -37,7 +37,7 @@ from proxy.metering.usage import Usage
 LATE, SWEPT_AGAIN = "late record", "swept again"
 """the reason of an adjustment, as stored"""
 
-# The fields that are differences, beside the detail `units`. All other fields are those of the better record.
+# The fields that are differences; so is the detail `units`. All other fields are those of the better record.
 NUMBERS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens",
     "events", "bytes", "cost_nusd", "charge_nusd",

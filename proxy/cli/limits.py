@@ -90,7 +90,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(options: argparse.Namespace) -> None:
-    # The audit log is for ever, and a person's id can be erased.
+    # The audit log is permanent, and a person's id can be erased.
     values = {f"{name}={value}": f"{name}=…" for name, value in options.only}
     options.typed = [values.get(word.removeprefix("--only="), word) for word in options.typed]
     if options.only and options.project is None and options.key is None:

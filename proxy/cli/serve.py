@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # A garbage collection per 700 objects (the default) costs a busy proxy 4 % of its time and finds almost no cycles.
 GC_THRESHOLDS = (20_000, 20, 20)
 # How long a thread that settles may keep the event loop waiting for the interpreter. With Python's 5 ms, one request in
-# a hundred got its first byte 4 ms late beside settlements; with this, 1 to 3 ms.
+# a hundred got its first byte 4 ms late during settlements; with this, 1 to 3 ms.
 SWITCH_S = 0.000_5
 # A larger number is a typing error.
 WORKERS_MAX = 256

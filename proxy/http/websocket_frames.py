@@ -108,7 +108,7 @@ class FrameReader:
         frame = self._read_head() if self._left < 0 else None
         if frame is None and self._left >= 0:
             frame = self._read_payload()
-        # Also while whole frames wait: who is always one behind would keep all that was ever read.
+        # Also while whole frames wait: a reader that is always one frame behind would keep all bytes in memory.
         if self._at and (frame is None or self._at >= READ_BYTES_KEPT):
             del self._buffer[: self._at]
             self._at = 0

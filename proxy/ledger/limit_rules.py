@@ -164,7 +164,7 @@ def _one(connection: Connection, id_or_name: str) -> LimitRule:
     found = read_rules(connection, or_(_COLUMNS.rule_id == id_or_name, _COLUMNS.name == id_or_name))
     matches = [one for one in found if one.rule_id == id_or_name] or found
     if not matches:
-        raise UnknownRuleError(f"limit: none has the id or the name {id_or_name!r}")
+        raise UnknownRuleError(f"limit: no limit has the id or the name {id_or_name!r}")
     return matches[0]
 
 

@@ -232,7 +232,7 @@ REFUSED = {
     "NAME": ["accounts", "create-organization", " "],
     "organization": ["accounts", "create-project", "web", "--organization", "nobody"],
     "account": ["accounts", "update", "nobody", "--rpm", "1"],
-    "2 have the name": ["accounts", "block", "default"],
+    "2 accounts have the name": ["accounts", "block", "default"],
     "project": ["keys", "create", "--alias", "bert", "--project", "nobody"],
     "alias: ": ["keys", "create", "--alias", "anna"],
     "key": ["keys", "rotate", "nobody"],

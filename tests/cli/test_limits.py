@@ -23,7 +23,7 @@ def test_a_limit_is_made_shown_changed_and_deleted(run: Commands) -> None:
     (deleted,) = run("limits", "delete", "per-user", "--yes")
     assert deleted["deleted_at"]
     assert run("limits", "list") == []
-    assert run.refused("limits", "delete", "per-user") == "tokenweir: limit: none has the id or the name 'per-user'"
+    assert run.refused("limits", "delete", "per-user") == "tokenweir: limit: no limit has the id or the name 'per-user'"
 
 
 def test_a_person_sees_a_table(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Command
         ("a --split-by user --rpm 1", "--split-by: must be end_user, session, run or tag:NAME, not 'user'"),
         ("a --only alice --rpm 1", "--only: must be DIMENSION=VALUE, such as end_user=alice, not 'alice'"),
         ("a", "limits: give at least one: a budget, rpm, tpm or parallel"),
-        ("a --project nobody --rpm 1", "project: none has the id or the name 'nobody'"),
+        ("a --project nobody --rpm 1", "project: no project has the id or the name 'nobody'"),
         ("a --key k --project p --rpm 1", "not allowed with argument --key"),
         ("a --prepaid", "unrecognized arguments: --prepaid"),
     ],

@@ -55,7 +55,7 @@ def test_one_value_is_shown_and_not_in_the_audit_log(stand: Stand) -> None:
         ("new", {**EACH, "time_zone": "Berlin", "budget_duration": "calendar_day"}, "time_zone", "not a time zone"),
         ("new", {**EACH, "models": ["a*b"]}, "models", "must be names of models"),
         ("new", {**EACH, "fallback_model": "m"}, "fallback_model", "counts in this limit, too"),
-        ("update", {"limit": "nobody", "rpm_limit": 5}, "limit", "none has the id or the name 'nobody'"),
+        ("update", {"limit": "nobody", "rpm_limit": 5}, "limit", "no limit has the id or the name 'nobody'"),
     ],
 )
 def test_what_is_wrong_is_named(stand: Stand, path: str, body: dict[str, Any], param: str, words: str) -> None:

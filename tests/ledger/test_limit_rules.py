@@ -59,7 +59,7 @@ def test_a_rule_comes_back_as_it_was_made_and_changed(engine: Engine, rules: Rul
         rules.update("each", models=("gpt-4*",), fallback_model="gpt-4-turbo")
     deleted = rules.delete("each")
     assert (deleted.deleted_at, rules.every()) == (NOW, [plain])
-    with pytest.raises(UnknownRuleError, match="limit: none has the id or the name 'each'"):
+    with pytest.raises(UnknownRuleError, match="limit: no limit has the id or the name 'each'"):
         rules.one("each")
     again = rules.create(rule_id="rule_3", name="each", limits=FIVE)
     assert whole.revision < plain.revision < changed.revision < deleted.revision < again.revision == revision(engine)

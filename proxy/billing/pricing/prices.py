@@ -210,7 +210,7 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
 _INSTEAD_OF_TOKENS = {unit.count: unit.price for unit in BILLED_UNITS if unit.takes_the_place}
 INSTEAD_OF_TOKENS = frozenset((*_INSTEAD_OF_TOKENS.values(), "request"))
 """the prices of `Rates` that can take the place of prices of tokens"""
-# Units that need a price of their own: those that are billed beside tokens, and dear kinds of tokens.
+# Units that need a price of their own: those that are billed in addition to tokens, and dear kinds of tokens.
 _OWN = [
     (unit.count, unit.price)
     for unit in BILLED_UNITS

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 # A provider that says that it is done and then keeps the connection open is not waited for longer than this.
 AFTER_DONE_S = 5.0
-# What the client is told, as a response before the body has begun, and as an event within it.
+# The errors for the client: a response before the body has begun, an event within the body.
 _ERRORS: Mapping[End, Callable[[], ApiError]] = {
     End.BROKEN: errors.upstream_failed,
     End.STALLED: errors.upstream_stalled,

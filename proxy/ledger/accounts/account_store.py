@@ -147,7 +147,7 @@ def _one(connection: Connection, id_or_name: str, kind: AccountKind | None) -> A
     )
     matches = [candidate for candidate in candidates if candidate.account_id == id_or_name] or candidates
     if not matches:
-        raise UnknownAccountError(f"{field}: none has the id or the name {id_or_name!r}")
+        raise UnknownAccountError(f"{field}: no {field} has the id or the name {id_or_name!r}")
     if len(matches) > 1:
         ids = ", ".join(
             f"{match.account_id} ({match.kind.value}{'' if match.parent_id is None else f' of {match.parent_id}'})"
@@ -155,7 +155,7 @@ def _one(connection: Connection, id_or_name: str, kind: AccountKind | None) -> A
         )
         more = ", …" if len(matches) > IDS_SHOWN_MAX else ""
         raise UnknownAccountError(
-            f"{field}: {len(matches)} have the name {id_or_name!r}; use one of the ids {ids}{more}"
+            f"{field}: {len(matches)} {field}s have the name {id_or_name!r}; use one of the ids {ids}{more}"
         )
     return matches[0]
 

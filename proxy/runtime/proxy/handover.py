@@ -120,7 +120,7 @@ def take_over(settings: Settings) -> Succession:
     kept = {
         name: earlier.listeners[name]
         for name, (host, port) in sections.items()
-        # A socket that is kept and not used would let clients wait for ever.
+        # A socket that is kept and not used would make clients wait without end.
         if port is not None and name in earlier.listeners and _is_at(earlier.listeners[name], hosts_of(host), port)
     }
     for name in earlier.listeners.keys() - kept.keys():

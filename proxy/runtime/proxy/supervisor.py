@@ -151,7 +151,7 @@ class Supervisor:
         """All processes listen for the first time: make the previous proxy stop, and offer the sockets to the next
         one."""
         before = self._succession
-        # A process that is started again may be beside those of a proxy that takes over.
+        # A restarted process may run at the same time as those of the proxy that takes over.
         self._succession = before._replace(predecessor=None, is_served=False, is_beside=True)
         if before.predecessor is not None:
             _close(before.listeners)

@@ -64,7 +64,7 @@ def test_a_name_belongs_to_one_of_its_kind_and_organization(accounts: AccountSto
         accounts.one("web")
     assert accounts.one("proj-bolt").parent_id == "org-2"
     assert accounts.one("default", AccountKind.PROJECT).account_id == DEFAULT_PROJECT
-    with pytest.raises(UnknownAccountError, match="2 have the name"):
+    with pytest.raises(UnknownAccountError, match="2 accounts have the name"):
         accounts.block("default")
 
 
@@ -72,7 +72,9 @@ def test_a_name_of_very_many_names_some(accounts: AccountStore) -> None:
     for number in range(12):
         accounts.create_organization(account_id=f"org-{number:02}", name=f"customer {number}")
         accounts.create_project(account_id=f"proj-{number:02}", name="web", organization=f"customer {number}")
-    with pytest.raises(UnknownAccountError, match=r"12 have the name 'web'.* proj-09 \(project of org-09\), …$"):
+    with pytest.raises(
+        UnknownAccountError, match=r"12 accounts have the name 'web'.* proj-09 \(project of org-09\), …$"
+    ):
         accounts.one("web")
 
 
@@ -85,7 +87,7 @@ def test_an_id_comes_before_a_name(accounts: AccountStore) -> None:
 def test_projects_are_of_organizations_that_are_there(accounts: AccountStore) -> None:
     accounts.create_project(account_id="proj-1", name="web", organization=DEFAULT_ORGANIZATION)
     for organization in ("nobody", "web", DEFAULT_PROJECT):
-        with pytest.raises(UnknownAccountError, match="organization: none"):
+        with pytest.raises(UnknownAccountError, match="organization: no organization"):
             accounts.create_project(account_id="proj-2", name="x", organization=organization)
     assert len(accounts.every()) == 3
 
