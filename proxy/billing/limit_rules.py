@@ -8,7 +8,7 @@ makes it up, still has the limits of its key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec import structs
@@ -35,6 +35,9 @@ class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
     """the key, project or organization whose requests it limits; None: all"""
     models: tuple[str, ...] = ()
     """the models as clients request them, or beginnings of their names: `gpt-4*`; empty: all"""
+    providers: tuple[str, ...] = ()
+    """names of providers in the configuration: only requests that one of them serves; empty: all. A request is reserved
+    if one of them can serve it, and its charge counts if one of them has served it"""
     values: Mapping[str, str] = {}
     """dimension → value id: only requests that have all of these; they need a `scope_id` of one project"""
     split_by: tuple[str, ...] = ()
@@ -55,6 +58,9 @@ class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_for_model(self, model: str) -> bool:
         return not self.models or any(_matches(model, one) for one in self.models)
+
+    def is_for_one_of(self, providers: Collection[str]) -> bool:
+        return not self.providers or any(one in providers for one in self.providers)
 
 
 KEY = "key"
@@ -83,9 +89,12 @@ class RuleScope(Scope, frozen=True):
     rule: LimitRule
 
 
-def counter_of(rule: LimitRule, model: str, dimensions: Dimensions) -> str | None:
-    """The id of the counter of a request; None: the rule does not count it. The rule is for its key."""
-    if not rule.is_for_model(model) or any(dimensions.get(name) != value for name, value in rule.values.items()):
+def counter_of(rule: LimitRule, model: str, dimensions: Dimensions, providers: Collection[str] = ()) -> str | None:
+    """The id of the counter of a request; None: the rule does not count it. The rule is for its key. `providers`: that
+    can serve the request, or that has served it."""
+    if not rule.is_for_model(model) or not rule.is_for_one_of(providers):
+        return None
+    if any(dimensions.get(name) != value for name, value in rule.values.items()):
         return None
     if not rule.split_by:
         return rule.rule_id
@@ -93,18 +102,24 @@ def counter_of(rule: LimitRule, model: str, dimensions: Dimensions) -> str | Non
     return None if None in values else f"{rule.rule_id}/{','.join(map(str, values))}"
 
 
-def scopes_of(rules: Iterable[LimitRule], model: str, dimensions: Dimensions) -> Iterator[RuleScope]:
-    """The levels of these rules, all of them for the key, that a request counts against."""
+def scopes_of(
+    rules: Iterable[LimitRule], model: str, dimensions: Dimensions, providers: Collection[str] = ()
+) -> Iterator[RuleScope]:
+    """The levels of these rules, all of them for the key, that a request counts against. `providers`: that can serve
+    it."""
     for rule in rules:
-        counter_id = counter_of(rule, model, dimensions)
+        counter_id = counter_of(rule, model, dimensions, providers)
         if counter_id is not None:
             yield RuleScope(counter_id, rule.limits, rule.created_at, rule)
 
 
-def missing_dimension(rules: Iterable[LimitRule], model: str, dimensions: Dimensions) -> str | None:
-    """A dimension that one of these rules requires of the request and that it does not have."""
+def missing_dimension(
+    rules: Iterable[LimitRule], model: str, dimensions: Dimensions, providers: Collection[str] = ()
+) -> str | None:
+    """A dimension that one of these rules requires of the request and that it does not have. `providers`: that can
+    serve the request."""
     for rule in rules:
-        if rule.required and rule.is_for_model(model):
+        if rule.required and rule.is_for_model(model) and rule.is_for_one_of(providers):
             for name in rule.split_by:
                 if name not in dimensions:
                     return name

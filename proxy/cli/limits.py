@@ -40,6 +40,14 @@ def add_commands(commands: Any) -> None:
     for level in ("key", "project", "organization"):
         scope.add_argument(f"--{level}", metavar="ID|NAME", help=f"only requests of this {level} (default: all)")
     create.add_argument(
+        "--provider",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only requests that this provider of the configuration serves; repeatable; needs a --budget-window of at "
+        "most a day",
+    )
+    create.add_argument(
         "--split-by",
         type=dimension_name,
         action="append",
@@ -102,6 +110,7 @@ def _create(options: argparse.Namespace) -> None:
             name=options.limit,
             scope_id=scope_id,
             values=_value_ids(store, options, project_id or ""),
+            providers=options.provider,
             split_by=options.split_by,
             limits=Limits(**limit_changes(options)),
             **_changes(options),
@@ -173,6 +182,7 @@ def rule_json(store: LedgerStores, rule: LimitRule) -> dict[str, Any]:
         "name": rule.name,
         "scope_id": rule.scope_id,
         "models": list(rule.models) or None,
+        "providers": list(rule.providers) or None,
         "only": _names(store, rule.values),
         "split_by": list(rule.split_by) or None,
         "required": rule.required,

@@ -98,6 +98,7 @@ RULES = Table(
         "zone": Column("TIME ZONE", 16, _limit("time_zone")),
         "required": Column("REQUIRED", 8, lambda row: "yes" if row["required"] else "no"),
         "fallback": Column("FALLBACK", 18, _field("fallback_model")),
+        "providers": Column("PROVIDERS", 18, lambda row: ", ".join(row["providers"] or ()) or "–"),
         "scope": Column("OF", 25, _field("scope_id")),
         "only": Column("ONLY", 20, lambda row: ", ".join(f"{k}={v}" for k, v in (row["only"] or {}).items()) or "–"),
         "models": Column("MODELS", 0, lambda row: "all" if row["models"] is None else ", ".join(row["models"])),

@@ -85,9 +85,9 @@ class KeyAccess(NamedTuple):
     rules: tuple[LimitRule, ...] = ()
     """the rules for requests of the key"""
 
-    def levels(self, model: str, dimensions: Dimensions) -> tuple[Scope, ...]:
-        """The levels that a request counts against."""
-        return (*self.scopes, *scopes_of(self.rules, model, dimensions)) if self.rules else self.scopes
+    def levels(self, model: str, dimensions: Dimensions, providers: Collection[str] = ()) -> tuple[Scope, ...]:
+        """The levels that a request counts against. `providers`: that can serve it."""
+        return (*self.scopes, *scopes_of(self.rules, model, dimensions, providers)) if self.rules else self.scopes
 
 
 class TokenKeys(Protocol):

@@ -17,6 +17,8 @@ from proxy.billing.dimensions import dimension
 from proxy.billing.keys import DEFAULT_ORGANIZATION
 from proxy.billing.limit_rules import EACH_RUN, RULES_MAX, LimitRule
 from proxy.billing.limits import Limits
+from proxy.billing.windows import CALENDAR, CALENDAR_DAY, CALENDAR_HOUR, LIFETIME
+from proxy.foundation.durations import seconds_from
 from proxy.foundation.names import UnknownNameError
 from proxy.ledger.limits import (
     LIMITS,
@@ -28,11 +30,12 @@ from proxy.ledger.limits import (
     with_changes,
 )
 from proxy.ledger.schema.tables import accounts, limit_rules
-from proxy.settings.models import PLAIN_MODEL_NAME
+from proxy.settings.models import PLAIN_MODEL_NAME, PROVIDER_NAME
 from proxy.storage.database import Lock, hold, reading, writing
 
 SPLIT_BY_MAX, MODELS_MAX = 3, 50
 MODEL_CHARS_MAX = 256
+_DAY_S = 86_400
 
 _COLUMNS = limit_rules.c
 _PLAIN = frozenset({"name", "models", "required", "fallback_model"})
@@ -64,6 +67,7 @@ class RuleStore:
         limits: Limits,
         scope_id: str | None = None,
         models: Sequence[str] = (),
+        providers: Sequence[str] = (),
         values: Mapping[str, str] | None = None,
         split_by: Sequence[str] = (),
         required: bool = False,
@@ -79,6 +83,7 @@ class RuleStore:
                     name=name,
                     scope_id=scope_id,
                     models=tuple(dict.fromkeys(models)),
+                    providers=tuple(dict.fromkeys(providers)),
                     values=dict(values or {}),
                     split_by=tuple(dict.fromkeys(split_by)),
                     required=required,
@@ -186,6 +191,7 @@ def _checked(rule: LimitRule) -> LimitRule:
     for one in rule.models:
         if not one or not one.isprintable() or len(one) > MODEL_CHARS_MAX or "*" in one[:-1]:
             raise RuleError(f"models: must be names of models, or their beginnings as gpt-4*, not {one!r}")
+    _check_providers(rule)
     if len(rule.split_by) > SPLIT_BY_MAX:
         raise RuleError(f"split_by: must be at most {SPLIT_BY_MAX} dimensions, not {len(rule.split_by)}")
     for name in (*rule.split_by, *rule.values):
@@ -198,6 +204,24 @@ def _checked(rule: LimitRule) -> LimitRule:
     if rule.fallback_model is not None:
         _check_fallback(rule, rule.fallback_model)
     return rule
+
+
+def _check_providers(rule: LimitRule) -> None:
+    """Raises RuleError."""
+    if len(rule.providers) > MODELS_MAX:
+        raise RuleError(f"providers: must be at most {MODELS_MAX}, not {len(rule.providers)}")
+    for one in rule.providers:
+        if PROVIDER_NAME.fullmatch(one) is None:
+            raise RuleError(f"providers: must be names of providers in the configuration, not {one!r}")
+    if rule.providers and rule.limits.budget_nusd is not None and not _is_short(rule.limits.budget_window):
+        raise RuleError("budget_window: must be at most a day for some providers, such as calendar_day or 24h")
+
+
+def _is_short(window: str) -> bool:
+    """Whether the entries of a window can be read while a request waits."""
+    if window == LIFETIME or window in CALENDAR:
+        return window in (CALENDAR_HOUR, CALENDAR_DAY)
+    return seconds_from(window) <= _DAY_S
 
 
 def _check_fallback(rule: LimitRule, model: str) -> None:
@@ -216,6 +240,7 @@ def _rule_of(row: Row[Any]) -> LimitRule:
     return LimitRule(
         **{name: fields[name] for name in _SAME_NAMES},
         models=tuple(row.models or ()),
+        providers=tuple(row.providers or ()),
         values=row.dimension_values or {},
         split_by=tuple(row.split_by or ()),
         limits=limits_of(row.limits),
@@ -230,6 +255,7 @@ def _row_of(rule: LimitRule) -> dict[str, Any]:
         **fields,
         "dimension_values": dict(values) or None,
         "models": list(rule.models) or None,
+        "providers": list(rule.providers) or None,
         "split_by": list(rule.split_by) or None,
         "limits": limits_row(rule.limits),
     }

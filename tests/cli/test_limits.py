@@ -27,7 +27,23 @@ def test_a_limit_is_made_shown_changed_and_deleted(run: Commands) -> None:
 
 
 def test_a_person_sees_a_table(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("limits", "create", "per-user", "--split-by", "end_user", "--budget", "5", "--rpm", "20", "--parallel", "4")
+    run(
+        "limits",
+        "create",
+        "per-user",
+        "--split-by",
+        "end_user",
+        "--provider",
+        "one",
+        "--budget",
+        "5",
+        "--budget-window",
+        "24h",
+        "--rpm",
+        "20",
+        "--parallel",
+        "4",
+    )
     on_a_terminal(monkeypatch)
     run("limits", "list")
     header, row = run.out.splitlines()
@@ -60,6 +76,7 @@ def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Command
         ("a", "limits: give at least one: a budget, rpm, tpm or parallel"),
         ("a --project nobody --rpm 1", "project: no project has the id or the name 'nobody'"),
         ("a --key k --project p --rpm 1", "not allowed with argument --key"),
+        ("a --provider one --budget 1", "budget_window: must be at most a day for some providers"),
         ("a --prepaid", "unrecognized arguments: --prepaid"),
     ],
 )

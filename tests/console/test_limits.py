@@ -21,7 +21,8 @@ def test_the_life_of_a_limit(stand: Stand) -> None:
     new = {"max_budget": 8, "models": ["gpt-4*"], "required": True, "fallback_model": "gpt-3"}
     changed = stand.post("/limit/update", {"limit": "per-user", **new})
     assert changed == {**made, **new}
-    plain = stand.post("/limit/new", {"name": "all", "rpm_limit": 100})
+    plain = stand.post("/limit/new", {"name": "all", "rpm_limit": 100, "providers": ["one"]})
+    assert (plain["providers"], changed["providers"]) == (["one"], [])
     assert stand.get("/limit/list")["limits"] == [changed, plain]
     unset = stand.post("/limit/update", {"limit": made["id"], "fallback_model": None})
     assert unset == {**changed, "fallback_model": None}
@@ -54,6 +55,7 @@ def test_one_value_is_shown_and_not_in_the_audit_log(stand: Stand) -> None:
         ("new", {**EACH, "prepaid": True}, "prepaid", "prepaid"),
         ("new", {**EACH, "time_zone": "Berlin", "budget_duration": "calendar_day"}, "time_zone", "not a time zone"),
         ("new", {**EACH, "models": ["a*b"]}, "models", "must be names of models"),
+        ("new", {**EACH, "providers": ["One"]}, "providers", "names of providers"),
         ("new", {**EACH, "fallback_model": "m"}, "fallback_model", "counts in this limit, too"),
         ("update", {"limit": "nobody", "rpm_limit": 5}, "limit", "no limit has the id or the name 'nobody'"),
     ],

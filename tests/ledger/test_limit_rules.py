@@ -48,7 +48,8 @@ def a_key(engine: Engine) -> ApiKey:
 
 def test_a_rule_comes_back_as_it_was_made_and_changed(engine: Engine, rules: RuleStore) -> None:
     whole = rules.create(rule_id="rule_1", name="each", limits=FIVE, **WHOLE)
-    plain = rules.create(rule_id="rule_2", name="all", limits=Limits(rpm=3))
+    plain = rules.create(rule_id="rule_2", name="all", limits=Limits(rpm=3), providers=("one", "two"))
+    assert plain.providers == ("one", "two")
     assert rules.every() == [whole, plain]
     assert (whole.split_by, whole.values, whole.created_at) == (("end_user", "session"), {"tag:team": "v_red"}, NOW)
     assert [rules.one(one) for one in ("rule_1", "all")] == [whole, plain]
@@ -78,6 +79,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "split_by: run has one value in this limit already": {"split_by": ("run",), "values": {"run": "v_1"}},
     "required: needs split_by": {"required": True},
     "fallback_model: must be the name of a model, not 'gpt 4'": {"models": ("m",), "fallback_model": "gpt 4"},
+    "providers: must be names of providers in the configuration, not 'One'": {"providers": ("One",)},
+    "providers: must be at most": {"providers": tuple(f"p{number}" for number in range(51))},
+    "budget_window: must be at most a day for some providers": {"providers": ("one",)},
     "fallback_model: m counts in this limit, too: set models, without m": {"fallback_model": "m"},
 }
 

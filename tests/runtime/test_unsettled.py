@@ -24,7 +24,7 @@ def test_it_is_what_the_entry_will_charge(monkeypatch: pytest.MonkeyPatch, tier:
     one = replace(one, reading=replace(one.reading, service_tier=tier))
     counter = LimitCounter("key_a", nusd_max=10**12)
     monkeypatch.setattr(admission, "limit_counters", lambda scope, now: [counter])
-    access = SimpleNamespace(levels=lambda model, dimensions: ("key_a",))
+    access = SimpleNamespace(levels=lambda model, dimensions, providers: ("key_a",))
     keyring = SimpleNamespace(known=lambda key_id: key_id, access=lambda key: access)
     service: Any = SimpleNamespace(_keyring=keyring)
     (reserved,) = admission.AdmissionService._reservations(service, [one])

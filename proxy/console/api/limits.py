@@ -51,6 +51,9 @@ class NewLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """only requests of this project or organization: its id or name"""
     models: Models | UnsetType | None = UNSET
     """only requests for these models, or models that begin so (`gpt-4*`); an empty list or null: all"""
+    providers: Models = ()
+    """only requests that one of these providers of the configuration serves; a budget then needs a `budget_duration` of
+    at most a day"""
     split_by: Dimensions = ()
     """each value has its own limits: `end_user`, `session`, `run`, `tag:NAME`"""
     only: Values = msgspec.field(default_factory=dict)
@@ -87,6 +90,8 @@ class LimitInfo(BoundsShown, frozen=True, kw_only=True):
     """id of a key or an account; null: all requests"""
     models: list[str]
     """empty: all models"""
+    providers: list[str]
+    """empty: all providers"""
     only: dict[str, str]
     """dimension → value; the value id of an erased one"""
     split_by: list[str]
@@ -144,6 +149,7 @@ class LimitsApi:
             account = None if body.account is UNSET else self.accounts.one(body.account)
             rule = self.rules.create(
                 rule_id=new_id(RULE_ID), name=body.name, limits=limits, models=models, split_by=split_by,
+                providers=body.providers,
                 scope_id=_id_of(scope or account), values=self._value_ids(only, _project_of(scope or account)),
                 required=body.required, fallback_model=body.fallback_model,
             )  # fmt: skip
@@ -199,6 +205,7 @@ class LimitsApi:
                 name=rule.name,
                 scope_id=rule.scope_id,
                 models=list(rule.models),
+                providers=list(rule.providers),
                 only={name: names.get(value_id, value_id) for name, value_id in rule.values.items()},
                 split_by=list(rule.split_by),
                 required=rule.required,

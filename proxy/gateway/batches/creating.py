@@ -161,7 +161,10 @@ class BatchMaker:
     def _levels(self, key: ApiKey, new: NewBatch, dimensions: Dimensions | UnsetType) -> tuple[Scope, ...]:
         """The levels of all lines: a rule for one of its models counts the whole batch. Raises ApiError."""
         access, models = self._access_of(key), {share.model for share in new.read.shares}
-        levels = (scope for model in sorted(models) for scope in self._dimensions.levels(access, model, dimensions))
+        provider = (new.provider.settings.name,)
+        levels = (
+            scope for model in sorted(models) for scope in self._dimensions.levels(access, model, dimensions, provider)
+        )
         return tuple({scope.scope_id: scope for scope in levels}.values())
 
     def _terms(

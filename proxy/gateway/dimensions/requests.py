@@ -5,7 +5,7 @@ Invariant: a value that the key fixes replaces the client's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import astuple
 from functools import partial
 from typing import Any
@@ -101,13 +101,15 @@ class RequestDimensions:
                 raise errors.run_cap_unknown() from None
         return ids
 
-    def levels(self, access: KeyAccess, model: str, dimensions: Dimensions | UnsetType) -> tuple[Scope, ...]:
-        """The levels that a request counts against. `dimensions`: as `ids` has just returned them. Raises ApiError if
-        the request lacks a dimension that a rule requires."""
+    def levels(
+        self, access: KeyAccess, model: str, dimensions: Dimensions | UnsetType, providers: Collection[str] = ()
+    ) -> tuple[Scope, ...]:
+        """The levels that a request counts against. `dimensions`: as `ids` has just returned them. `providers`: that
+        can serve the request. Raises ApiError if the request lacks a dimension that a rule requires."""
         known = NO_DIMENSIONS if dimensions is UNSET else dimensions
-        missing = missing_dimension(access.rules, model, known)
+        missing = missing_dimension(access.rules, model, known, providers)
         if missing is not None:
             raise errors.missing_dimension(missing)
-        levels, run, key_id = access.levels(model, known), known.get(RUN), access.payer.key_id
+        levels, run, key_id = access.levels(model, known, providers), known.get(RUN), access.payer.key_id
         cap_nusd = None if run is None else self._ids.cap((key_id, run))
         return levels if run is None or cap_nusd is None else (*levels, run_scope(key_id, run, cap_nusd))

@@ -1,8 +1,10 @@
-"""Admission of a request, at another model if a rule that has a fallback model refuses it.
+"""Admission of a request; at other providers if a rule for some providers refuses it, then at the rule's fallback
+model.
 
 Invariants: A refused admission holds nothing when the next one is decided, and each is one atomic step at all levels of
-its model. Another model serves only if the key may use it and a provider of it supports the client's dialect; else the
-client gets the refusal. A request that continues a stored response stays at the provider of that response.
+its model and its providers. Another model serves only if the key may use it and a provider of it supports the client's
+dialect; else the client gets the refusal. A request that continues a stored response stays at the provider of that
+response.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from proxy.billing.record import Fallback
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.refusals import RefusedByRuleError
-from proxy.gateway.upstream.routing import Route, only_at
+from proxy.gateway.upstream.routing import Route, only_at, without
 from proxy.http.errors import ApiError
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import RequestFacts
@@ -48,21 +50,24 @@ async def admit_or_fall_back(
     """Admit the request. `pinned`: only the provider of `route` can serve it. `how`: further arguments of
     `ExchangeOpener.admit`. Raises ApiError."""
     provider = route.provider.settings.name if pinned else None
-    requested = facts.model
+    requested, left = facts.model, FALLBACKS_MAX
     fallback: Fallback | UnsetType = UNSET
-    for left in reversed(range(FALLBACKS_MAX + 1)):
+    while True:
         try:
             opened = await opener.admit(exchange_id, dialect, key, facts, route, fallback=fallback, **how)
         except RefusedByRuleError as refused:
-            model = refused.fallback_model
-            found = _route(opener, model, key, dialect, provider) if left else None
-            if found is None:
+            rule, model = refused.rule, refused.rule.fallback_model
+            others = without(route, rule.providers) if rule.providers else None
+            if others is not None:
+                route = others
+                continue
+            found = _route(opener, model, key, dialect, provider) if model is not None and left else None
+            if model is None or found is None:
                 raise
             route, facts = opener.order_by_health(found, model), structs.replace(facts, model=model)
-            fallback = Fallback(requested, refused.rule_id)
+            fallback, left = Fallback(requested, rule.rule_id), left - 1
         else:
             return Admitted(opened, facts, route)
-    raise AssertionError("the last refusal is raised")
 
 
 def _route(opener: ExchangeOpener, model: str, key: ApiKey, dialect: Dialect, provider: str | None) -> Route | None:

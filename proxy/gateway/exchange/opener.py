@@ -151,7 +151,7 @@ class ExchangeOpener:
         terms = self._terms(dialect, access.payer, facts, route)
         scopes = access.scopes
         if access.rules or dimensions is not UNSET:
-            scopes = self._ports.dimensions.levels(access, facts.model, dimensions)
+            scopes = self._ports.dimensions.levels(access, facts.model, dimensions, route.provider_names)
         if money_only:
             scopes = tuple(map(_of_money, scopes))
         reservation = await self._reserved(exchange_id, key, facts, route, terms, scopes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limit_rules import EACH_RUN, RuleScope
+from proxy.billing.limit_rules import EACH_RUN, LimitRule, RuleScope
 from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import DenialReason, Denied
@@ -79,15 +79,14 @@ class _Denial:
 
 
 class RefusedByRuleError(ApiError):
-    """A refusal by a rule that names another model for the request."""
+    """A refusal by a rule. `rule`: it is for some providers, or names another model for the request."""
 
-    def __init__(self, error: ApiError, rule_id: str, fallback_model: str) -> None:
+    def __init__(self, error: ApiError, rule: LimitRule) -> None:
         super().__init__(
             error.status, error.message, kind=error.kind, param=error.param, code=error.code,
             retry_after_s=error.retry_after_s, headers=error.headers,
         )  # fmt: skip
-        self.rule_id = rule_id
-        self.fallback_model = fallback_model
+        self.rule = rule
 
 
 def refusal(
@@ -110,11 +109,10 @@ def refusal(
     )
     limits = headers([counter for _, counter in counters], denied.levels)
     error.headers = (*limits, *((NO_RETRY,) if in_vain else ()))
-    fallback = scope.rule.fallback_model if isinstance(scope, RuleScope) else None
-    if fallback is None or denied.why is DenialReason.STORE_UNAVAILABLE:
+    rule = scope.rule if isinstance(scope, RuleScope) and denied.why is not DenialReason.STORE_UNAVAILABLE else None
+    if rule is None or not (rule.providers or rule.fallback_model):
         return error
-    assert isinstance(scope, RuleScope)
-    return RefusedByRuleError(error, scope.rule.rule_id, fallback)
+    return RefusedByRuleError(error, rule)
 
 
 def too_many_at_once(message: str) -> ApiError:

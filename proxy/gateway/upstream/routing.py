@@ -6,7 +6,7 @@ in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -52,6 +52,11 @@ class Route:
     def __post_init__(self) -> None:
         object.__setattr__(self, "model_key", model_key(self.provider.settings.name, self.upstream_model))
 
+    @property
+    def provider_names(self) -> tuple[str, ...]:
+        """The names of all providers that can serve."""
+        return (self.provider.settings.name, *(one.provider.settings.name for one in self.others))
+
 
 class Models:
     """The models that clients can request."""
@@ -89,6 +94,12 @@ def only_at(route: Route, provider: str) -> Route:
     """Keep only this provider; `route` unchanged if it is not among its providers."""
     ways = (route, *route.others)
     return next((replace(one, others=()) for one in ways if one.provider.settings.name == provider), route)
+
+
+def without(route: Route, providers: Collection[str]) -> Route | None:
+    """Keep only other providers than these, in order. Returns None if there is no other."""
+    ways = [one for one in (route, *route.others) if one.provider.settings.name not in providers]
+    return replace(ways[0], others=tuple(ways[1:])) if ways else None
 
 
 def by_health(route: Route, now: float, chance: Callable[[], float]) -> Route | float:

@@ -398,6 +398,8 @@ limit_rules = Table(
     Column("scope_id", _text()),
     # Null: all.
     Column("models", _json()),
+    # Names of providers; null: all.
+    Column("providers", _json()),
     # Dimension → value id.
     Column("dimension_values", _json()),
     # Dimensions.

@@ -1,7 +1,7 @@
 """Spend of the counters of limit rules: which of them an entry counts at, and their totals.
 
 Invariant: the two agree. A total is read from sums by day where there are such: of all usage, and by one dimension; a
-counter with several dimensions is summed over the entries of its window.
+counter with several dimensions, or of a rule for some providers, is summed over the entries of its window.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from proxy.ledger.schema.tables import (
     usage_daily,
 )
 
+# The largest difference between machines' clocks.
+_CLOCKS_DIFFER_S_MAX = 86_400
 # Ids per statement.
 _IDS_MAX = 1_000
 
@@ -53,7 +55,7 @@ def rule_counters(
     connection: Connection, rules: Sequence[LimitRule], rows: Sequence[Any], levels: Mapping[str, Collection[str]]
 ) -> list[tuple[str, ...]]:
     """The counters of these rules that each entry counts at. `rows`: entries, with `exchange_id`, `kind`, `key_id`,
-    `model`, `dimensions`. `levels`: id of a key → ids of the key and its accounts."""
+    `model`, `provider`, `dimensions`. `levels`: id of a key → ids of the key and its accounts."""
     adjusted = sorted({row.exchange_id for row in rows if row.kind == EntryKind.ADJUSTMENT})
     terminal = {
         exchange_id: dimensions
@@ -71,7 +73,7 @@ def rule_counters(
 
 def _counters(rules: Iterable[LimitRule], row: Any, dimensions: object) -> Iterable[str]:
     known = {**(dimensions if isinstance(dimensions, Mapping) else {}), KEY: row.key_id}
-    return (one for rule in rules if (one := counter_of(rule, row.model, known)) is not None)
+    return (one for rule in rules if (one := counter_of(rule, row.model, known, (row.provider,))) is not None)
 
 
 def is_by_dimension(rule: LimitRule) -> bool:
@@ -85,8 +87,10 @@ def rule_sum(
     """The spend in nUSD. `kind`: of the rule's `scope_id`; None: it has none. `added`: Unix seconds: of a rule by
     dimension, entries that were settled later are left out."""
     dimensions, key_id = list(dimensions_of(rule, counter_id).items()), key_of(rule, counter_id)
-    is_daily = len(dimensions) <= 1
+    is_daily = len(dimensions) <= 1 and not rule.providers
     began = [_ENTRIES.started_at >= window.since, _ENTRIES.kind != EntryKind.CREDIT]
+    if rule.providers:  # the times of settling have an index
+        began += [_ENTRIES.provider.in_(rule.providers), _ENTRIES.settled_at >= window.since - _CLOCKS_DIFFER_S_MAX]
     if is_daily:
         began.append(_ENTRIES.started_at < window.day_began)
     if dimensions:

@@ -251,7 +251,7 @@ def _total(table: Table, column: str, dialect: Dialect, *conditions: ColumnEleme
 def _entries(dialect: Dialect, rules: Sequence[LimitRule]) -> Select[Any]:
     """The columns of a change, in the order of settling. Failed attempts are not changes: they charge nothing."""
     columns = (_ENTRIES.exchange_id, _ENTRIES.kind, _ENTRIES.key_id, _ENTRIES.settled_at, _ENTRIES.started_at)
-    of_rules = (_ENTRIES.model, DIMENSIONS) if rules else ()
+    of_rules = (_ENTRIES.model, _ENTRIES.provider, DIMENSIONS) if rules else ()
     money = nusd("charge_usd", dialect).label("nusd")
     query = select(*columns, money, *of_rules).where(_ENTRIES.kind != EntryKind.ATTEMPT)
     return query.order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -253,7 +253,7 @@ def _reservation(
 def _counters_of(keyring: Keyring, opened: Opened) -> tuple[LimitCounter, ...]:
     """The limit counters of an exchange, by today's limits; empty if its key is not in memory."""
     dimensions = NO_DIMENSIONS if opened.dimensions is UNSET else opened.dimensions
-    counters = _counters(keyring, opened.key_id, opened.model, dimensions)
+    counters = _counters(keyring, opened.key_id, opened.model, dimensions, (opened.provider,))
     if RUN not in dimensions:
         return counters
     # Whatever its cap is: what is reserved again is not checked.
@@ -261,10 +261,14 @@ def _counters_of(keyring: Keyring, opened: Opened) -> tuple[LimitCounter, ...]:
 
 
 def _counters(
-    keyring: Keyring, key_id: str, model: str = "", dimensions: Dimensions = NO_DIMENSIONS
+    keyring: Keyring,
+    key_id: str,
+    model: str = "",
+    dimensions: Dimensions = NO_DIMENSIONS,
+    providers: Collection[str] = (),
 ) -> tuple[LimitCounter, ...]:
     key, now = keyring.known(key_id), time.time()
-    scopes = () if key is None else keyring.access(key).levels(model, dimensions)
+    scopes = () if key is None else keyring.access(key).levels(model, dimensions, providers)
     return tuple(counter for scope in scopes for counter in limit_counters(scope, now))
 
 

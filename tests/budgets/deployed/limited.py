@@ -158,6 +158,7 @@ def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tok
     }
     section = provider_section(provider.base_url)
     models["many/*"] = {"provider": "many", "price": PRICE}
+    models["both/*"] = {"providers": ["scripted", "openai"], "price": PRICE}
     sections = {"scripted": section, "openai": section, "many": provider_section(provider.base_url, dialects=MANY)}
     return Tokenweir(folder, providers=sections, models=models, **settings)
 

@@ -130,6 +130,34 @@ async def test_a_cheaper_model_serves_what_a_limit_refuses_and_the_answer_says_s
         assert "the limit 'dear' for this end_user" in json.loads(refused.body)["error"]["message"]
 
 
+async def test_a_limit_of_a_provider_counts_what_it_serves_and_leads_to_others(limited: Limited) -> None:
+    key_id, key = limited.key()
+    model = limited.model(100, first_ms=50)
+    options = ("--key", key_id, "--provider", "scripted", "--split-by", "end_user", "--budget", "0.001")
+    with rule(limited, "of scripted", *options, "--budget-window", "24h") as rule_id:
+        await until_it_limits(limited, key)
+        [elsewhere] = [await as_user(limited, key, f"many/{model}", "alice")]
+        assert elsewhere.status == 200, "another provider is not limited"
+        answers = await asyncio.gather(*(as_user(limited, key, f"both/{model}", "alice") for _ in range(30)))
+        assert served(list(answers)) == 30
+        for name in (model, f"both/{model}"):
+            answers = [await as_user(limited, key, name, "alice")]
+            assert answers[0].status == (402 if name == model else 200)
+
+        def those(entries: list[dict[str, Any]]) -> list[str]:
+            return [one["provider"] for one in entries if one["model"] == f"both/{model}" and one["key_id"] == key_id]
+
+        entries = limited.tokenweir.until(lambda found: len(those(found)) >= 31)
+        assert (those(entries).count("scripted"), those(entries).count("openai")) == (10, 21)
+        [counter] = [
+            one
+            for name, one in limited.counters().items()
+            if name.startswith(rule_id) and one["dimensions"]["end_user"]["value"] == "alice"
+        ]
+        at_rest = await limited.at_rest(counter["counter_id"])
+        assert at_rest.spent == 1_000_000, "what others served is released, and is no spend"
+
+
 async def test_a_claim_frees_no_request_of_its_key_s_limits(limited: Limited) -> None:
     key_id, key = limited.key(*TEN)
     model = limited.model(100, first_ms=20)

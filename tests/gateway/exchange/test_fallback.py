@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
+from proxy.billing.limit_rules import LimitRule
+from proxy.billing.limits import Limits
 from proxy.billing.record import Fallback
 from proxy.gateway.exchange.fallback import FALLBACKS_MAX, admit_or_fall_back
 from proxy.gateway.exchange.opener import ExchangeOpener
@@ -36,7 +38,9 @@ ROUTES = {name: route(ONE, name) for name in ("dear", "b", "c", "d", "e")} | {
 
 
 class Refusing(ExchangeOpener):
-    """Admits what no rule refuses. `rules`: model → its fallback model."""
+    """Admits what no rule refuses. `rules`: model → its fallback model. `full`: providers whose rules refuse."""
+
+    full: tuple[str, ...] = ()
 
     def __init__(self, **rules: str) -> None:
         none: Any = None
@@ -45,12 +49,18 @@ class Refusing(ExchangeOpener):
 
     async def admit(self, exchange_id: str, dialect: Any, key: Any, facts: Any, route: Route, **how: Any) -> Any:
         self.asked.append(facts.model)
+        refusing = [LimitRule(rule_id=f"rule_{one}", providers=(one,), **PLAIN) for one in self.full]
         if facts.model in self.rules:
-            error = ApiError(402, f"refused at {facts.model}", headers=(("x-should-retry", "false"),))
-            raise RefusedByRuleError(error, f"rule_{facts.model}", self.rules[facts.model])
+            fallback = self.rules[facts.model]
+            refusing.append(LimitRule(rule_id=f"rule_{facts.model}", fallback_model=fallback, **PLAIN))
+        for rule in refusing:
+            if rule.is_for_one_of(route.provider_names):
+                error = ApiError(402, f"refused at {facts.model}", headers=(("x-should-retry", "false"),))
+                raise RefusedByRuleError(error, rule)
         return how["fallback"]
 
 
+PLAIN: dict[str, Any] = {"name": "plain", "limits": Limits(rpm=1), "created_at": 0.0, "revision": 1}
 FACTS = OPENAI_CHAT.facts({"model": "dear", "messages": [{"role": "user", "content": "hi"}]})
 
 
@@ -72,6 +82,22 @@ async def test_what_continues_stays_at_its_provider() -> None:
     assert (found.route.upstream_model, found.route.others) == ("cheap-at-two", ())
     with pytest.raises(ApiError, match="refused at dear"):
         await admitted(Refusing(dear="b"), at=route(TWO, "dear"), pinned=True)
+
+
+async def test_the_providers_of_a_rule_that_refuses_are_passed_over() -> None:
+    both = route(ONE, "at-one", route(TWO, "at-two"))
+    for full, left in (("one", "at-two"), ("two", "at-one")):
+        opener = Refusing()
+        opener.full = (full,)
+        found = await admitted(opener, at=both)
+        assert (found.route.upstream_model, found.route.others, found.open_exchange) == (left, (), UNSET)
+    opener.full = ("one", "two")
+    with pytest.raises(ApiError, match="refused at dear"):
+        await admitted(opener, at=both)
+    opener = Refusing(dear="cheap")
+    opener.full = ("one",)
+    found = await admitted(opener, at=both)
+    assert (found.route.upstream_model, found.open_exchange) == ("cheap-at-two", Fallback("dear", "rule_dear"))
 
 
 @pytest.mark.parametrize("model", ["unknown", "spoken", "b"])

@@ -38,8 +38,11 @@ RULES: dict[str, dict[str, Any]] = {
     "key": {"scope_id": "key_3", "values": {"tag:team": "v_red"}},
     "two": {"split_by": ("end_user", "session"), "models": ("gpt-4*",)},
     "one of two": {"values": {"end_user": "v_anna"}, "split_by": ("session",)},
+    "provider": {"providers": ("one", "three")},
+    "user of a provider": {"providers": ("two",), "models": ("gpt-4*",), "split_by": ("end_user",)},
 }
 LIMITS = Limits(budget_nusd=Nusd(1), budget_window="none")
+DAILY = Limits(budget_nusd=Nusd(1), budget_window="calendar_day")
 
 
 def with_rules(engine: Engine) -> dict[str, LimitRule]:
@@ -54,7 +57,9 @@ def with_rules(engine: Engine) -> dict[str, LimitRule]:
             connection.execute(insert(api_keys).values(created_at=MIDNIGHT, hint="", **row))
     store = RuleStore(engine, clock=lambda: MIDNIGHT)
     return {
-        name: store.create(rule_id=f"rule_{number}", name=name, limits=LIMITS, **fields)
+        name: store.create(
+            rule_id=f"rule_{number}", name=name, limits=DAILY if "providers" in fields else LIMITS, **fields
+        )
         for number, (name, fields) in enumerate(RULES.items())
     }
 
@@ -68,6 +73,7 @@ def counters_of(rules: dict[str, LimitRule], entry: LedgerEntry, dimensions: dic
         if (
             (rule.scope_id is None or rule.scope_id in levels)
             and (models or not rule.models)
+            and (not rule.providers or entry.provider in rule.providers)
             and all(dimensions.get(name) == value for name, value in rule.values.items())
             and all(name in dimensions for name in rule.split_by)
         ):
@@ -130,6 +136,7 @@ SETTLED = st.tuples(
     st.integers(0, 3 * DAY_S * 1_000_000),
     st.one_of(st.none(), st.integers(-(10**6), 10**12)),
     st.booleans(),
+    st.sampled_from(["one", "two"]),
 )
 STEPS = st.lists(st.tuples(st.lists(SETTLED, min_size=1, max_size=4), st.booleans()), max_size=5)
 
@@ -142,8 +149,10 @@ def test_sums_and_changes_are_those_of_the_entries(engine: Engine, steps: Any, s
     entries: list[tuple[LedgerEntry, set[str]]] = []
     for number, (step, adds) in enumerate(steps):
         arrived = []
-        for n, (key_id, model, dimensions, at_us, nusd, is_adjusted) in enumerate(step):
-            fields = {"key_id": key_id, "model": model, "started_at": MIDNIGHT + at_us / 1e6}
+        for n, (key_id, model, dimensions, at_us, nusd, is_adjusted, provider) in enumerate(step):
+            fields = {
+                "key_id": key_id, "model": model, "started_at": MIDNIGHT + at_us / 1e6, "provider": provider,
+            }  # fmt: skip
             entry = an_entry_of(10 * number + n, dimensions, charge_nusd=nusd, **fields)
             counted = counters_of(rules, entry, dimensions)
             arrived.append(entry)

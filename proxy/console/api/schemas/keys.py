@@ -301,6 +301,7 @@ FIELDS = {
     "split_by": "split_by",
     "required": "required",
     "fallback_model": "fallback_model",
+    "providers": "providers",
     "only": "only",
     "time_zone": "time_zone",
     "usd": "usd",
