@@ -1,7 +1,7 @@
 """Billing of requests with the client's own provider credential (BYOK): the client pays the provider. Pure.
 
-Invariants: what the key's owner is charged follows from the list price and the key's terms at admission; the cost to
-the operator is 0. The list price stays in the record, so that an entry shows the amount at list price.
+Invariants: the charge to the key's owner follows from the list price and the key's terms at admission; the cost to the
+operator is 0. The list price stays in the record, so that an entry shows the amount at list price.
 
 Terms, as a key has them: `nothing`; a share of the list price, `5%`; a fee in USD for each request, `0.002`.
 """
@@ -18,7 +18,7 @@ from proxy.billing.record import Price, Rates
 
 NOTHING = "nothing"
 SHARE_MAX = 1_000
-"""of the list price, in percent"""
+"""largest share of the list price, in percent"""
 # By this name, `multiplied` and `stated_charge` apply the factor to every price.
 _REASON = "rule:byok"
 _UNLISTED = "byok"
@@ -50,7 +50,7 @@ _WRONG = (
 
 
 def _plain(number: Decimal) -> str:
-    """Without an exponent, and without zeros at the end."""
+    """The number as text, without an exponent and without zeros at the end."""
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -72,7 +72,7 @@ def byok_lists(terms: str, price: Price | None, cost: Price | None) -> tuple[Pri
 
 
 def _nothing(request: int = 0) -> Price:
-    """A list in which nothing has a price but the request itself: nUSD."""
+    """A list in which only the request itself has a price: `request` nUSD."""
     rates = {**dict.fromkeys(Rates.__struct_fields__, 0), "request": request}
     return Price(_UNLISTED, (Rates(**rates),))
 

@@ -1,8 +1,9 @@
-"""Headers with what is left of the tightest budget.
+"""Headers with the remainder of the tightest budget.
 
-Invariants: The budget store is read while the provider works, so that an answer waits `WAIT_S` for it at most, and else
-goes without these headers. The amounts are those of admission, and of one moment: what is reserved, this request
-included, counts as used. Nothing is said if the state of one of the budgets is unknown: it could be the tightest one.
+Invariants: The budget store is read while the provider works, so that an answer waits for it at most `WAIT_S`, and else
+is sent without these headers. The amounts are those at admission, all of one moment: reservations, that of this request
+included, count as used. There are no headers if the state of one of the budgets is unknown: it could be the tightest
+one.
 """
 
 from __future__ import annotations

@@ -74,4 +74,4 @@ class Ports:
     tapes: Tapes | None = None
     """None: streams cannot be resumed"""
     budget_headers: BudgetHeaders | None = None
-    """None: answers do not say what is left of a budget"""
+    """None: answers have no headers of budgets"""

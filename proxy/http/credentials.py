@@ -71,7 +71,7 @@ class ProviderCredential:
 
     secret: Secret
     header: KeyHeader | None
-    """the header in which it goes up; None: the provider's usual one"""
+    """the header in which it is sent to the provider; None: the provider's usual one"""
 
     def line(self, usual: KeyHeader) -> str:
         """The header line of the request to the provider, with its CRLF."""
@@ -84,9 +84,9 @@ _PROVIDER_KEY = re.compile(r"[!-~]{1,8192}", re.ASCII)
 
 
 def provider_credential(request: web.BaseRequest, is_ours: Callable[[str], object]) -> ProviderCredential | None:
-    """The client's own provider credential: in `x-tokenweir-provider-key`, bare or as a bearer token; or, beside
-    `x-tokenweir-key`, in the header that its SDK uses, in which it goes up too. None: there is none. `is_ours`: as for
-    `presented`.
+    """The client's own provider credential: in `x-tokenweir-provider-key`, bare or as a bearer token; or, if the
+    request has `x-tokenweir-key`, in the header that its SDK uses, in which it is sent to the provider, too. None:
+    there is none. `is_ours`: as for `presented`.
 
     Raises ApiError for two different credentials, a Tokenweir key, or one that cannot stand in a header.
     """

@@ -57,7 +57,7 @@ class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_time: Time | UnsetType = UNSET
     bucket_width: Literal["1m", "1h", "1d"] = "1d"
     time_zone: Zone | UnsetType = UNSET
-    """of buckets of a day, as `Europe/Berlin`; by default UTC"""
+    """time zone of buckets of a day, such as `Europe/Berlin`; by default UTC"""
     group_by: tuple[UsageGroup, ...] = ()
     project_ids: Names = ()
     api_key_ids: Names = ()
@@ -77,7 +77,7 @@ class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_time: Time | UnsetType = UNSET
     bucket_width: Literal["1d"] = "1d"
     time_zone: Zone | UnsetType = UNSET
-    """of the buckets, as `Europe/Berlin`; by default UTC"""
+    """time zone of the buckets, such as `Europe/Berlin`; by default UTC"""
     group_by: tuple[CostGroup, ...] = ()
     project_ids: Names = ()
     api_key_ids: Names = ()

@@ -388,7 +388,7 @@ class Exchange:
             self._let_go()
 
     def _let_go(self) -> None:
-        """The record is written: release what is still held for it, and let `run` return."""
+        """The record is written: release the credential and the references, and let `run` return."""
         self._ending.let_go()
         if self._over is not None and not self._over.done():
             self._over.set_result(None)

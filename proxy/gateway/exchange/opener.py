@@ -143,8 +143,8 @@ class ExchangeOpener:
         byok: bool = False,
     ) -> OpenExchange:
         """Reserve at every level, and open the exchange. `money_only`: no level limits the number of requests or
-        tokens. `byok`: the client's own credential goes up. Raises ApiError if a limit is reached, a dimension is
-        missing, or the outbox is full."""
+        tokens. `byok`: the client's own credential is sent to the provider. Raises ApiError if a limit is reached, a
+        dimension is missing, or the outbox is full."""
         if byok is not (key.byok is not None):  # it has changed since: the other terms would be billed
             raise errors.byok_unsupported("This connection")
         access = self._keys.access(key)
