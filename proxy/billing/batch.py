@@ -43,7 +43,7 @@ class Share(msgspec.Struct, frozen=True):
     prompt_tokens: int
     """estimated"""
     completion_tokens: int
-    """at most"""
+    """largest possible number of completion tokens"""
     longest_prompt_tokens: int
     speed: str | None = None
     geography: str | None = None
@@ -52,7 +52,7 @@ class Share(msgspec.Struct, frozen=True):
 
     @property
     def served_as(self) -> ServedAs:
-        """How its lines will be served."""
+        """The terms at which the lines will be served."""
         return ServedAs(BATCH_TIER, self.speed, self.geography)
 
 
@@ -124,7 +124,7 @@ class StoredBatch(Owned, frozen=True, kw_only=True):
     reserved_nusd: Nusd | None
     """nUSD reserved at admission; None: no money limit applies to the key"""
     names: str
-    """see `BatchInput.names`"""
+    """digest of the names of all lines, see `BatchInput.names`"""
     files: tuple[str, ...] = ()
     """ids of the files with results, after the end of the batch"""
 

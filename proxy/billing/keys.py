@@ -84,7 +84,7 @@ class ApiKey:
     old_until: float | None = None
     """Unix seconds until which the old secret is valid"""
     dimensions: KeyDimensions | None = None
-    """None: those of the deployment"""
+    """the sources and the fixed values of dimensions; None: those of the deployment"""
     byok: str | None = None
     """its clients send their own provider credential: the terms of billing, see `byok.py`; None: the operator's
     credential is used"""
@@ -149,7 +149,7 @@ class IdentityKey:
 
     @property
     def alias(self) -> str:
-        """Its display name, if no other key has it."""
+        """The display name of the key, if no other key has it."""
         return f"{self.identity}@{self.project.name}"
 
 

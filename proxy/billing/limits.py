@@ -60,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return window_start(self.budget_window, self.time_zone, created_at, now)
 
     def window_end(self, created_at: float, now: float) -> float | None:
-        """End of that window; None: it never ends."""
+        """End of the budget's window that contains `now`; None: it never ends."""
         return window_end(self.budget_window, self.time_zone, created_at, now)
 
     @property

@@ -137,7 +137,7 @@ class Fallback(msgspec.Struct, frozen=True):
     """Why another model serves the request than the one that the client requested."""
 
     model: str
-    """the requested one"""
+    """the requested model"""
     limit: str
     """id of the rule that refused it"""
 

@@ -28,9 +28,9 @@ class Unit:
     """One billed unit."""
 
     price: str
-    """its price in `Rates` and in the configuration"""
+    """the unit's price in `Rates` and in the configuration"""
     count: str
-    """its count in `Usage`; empty: one for each request"""
+    """the unit's count in `Usage`; empty: one for each request"""
     side: Side
     help: str
     """description, for the reference of settings"""
@@ -153,7 +153,7 @@ def numbers(usage: Usage, rates: Rates) -> dict[str, int]:
 
 
 def prices_of(unit: Unit) -> Iterator[str]:
-    """Its price, and those that apply instead where a list lacks it."""
+    """The price of a unit, and those that apply instead where a list lacks it."""
     yield unit.price
     if unit.of:
         yield from prices_of(BY_PRICE[unit.of])

@@ -37,7 +37,7 @@ def window_start(window: str, time_zone: str | None, created_at: float, now: flo
 
 
 def window_end(window: str, time_zone: str | None, created_at: float, now: float) -> float | None:
-    """End of that window, in Unix seconds; None: it never ends."""
+    """End of the window that contains `now`, in Unix seconds; None: it never ends."""
     if window == LIFETIME:
         return None
     if window in CALENDAR:

@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print_error(wrong: Exception) -> None:
-    """Print it on standard error; each line says whose it is."""
+    """Print the error on standard error; each line begins with the name of the command."""
     for line in str(wrong).splitlines() or [""]:
         print(f"tokenweir: {line}", file=sys.stderr)
 

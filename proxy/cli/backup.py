@@ -49,5 +49,5 @@ def _backup(options: argparse.Namespace) -> None:
 
 
 def _megabytes(file: Path) -> int:
-    """0 if there is no such file."""
+    """The size of a file in bytes; 0: there is no such file."""
     return file.stat().st_size // 1_000_000 if file.exists() else 0

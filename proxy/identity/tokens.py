@@ -27,9 +27,9 @@ class TokenFault(StrEnum):
 
     INVALID = "invalid"
     EXPIRED = "expired"
-    """it was valid"""
+    """the token has expired"""
     EARLY = "early"
-    """it is not valid yet"""
+    """the token is not valid yet"""
 
 
 class InvalidTokenError(ValueError):

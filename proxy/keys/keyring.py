@@ -124,7 +124,7 @@ class Keyring:
         """keys by id; the one that was used or changed last is at the end"""
         self._accounts: dict[str, Account] = {}
         self._rules: dict[str, LimitRule] = {}
-        """those that are not deleted, by id"""
+        """the limit rules that are not deleted, by id"""
         self._accesses: dict[str, KeyAccess] = {}
         """computed values by key id: a cache, from which a change removes those that it affects"""
         self._revision: int | None = None

@@ -35,7 +35,7 @@ class ResponseOwner(msgspec.Struct, frozen=True, gc=False):
     """the name of the provider's credential, if it has several"""
     exchange_id: str = ""
     runs: bool = False
-    """it is made in the background, and its exchange is still open"""
+    """the response is made in the background, and its exchange is still open"""
 
     def shares_with(self, key: ApiKey) -> bool:
         """True for the key that made it, and for keys of its project."""

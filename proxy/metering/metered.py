@@ -94,7 +94,7 @@ class BodyMeter:
         """fed bytes are not read yet, since that takes longer than one turn of the event loop: call `catch_up` in
         several before more is fed, and before the answer is closed; else all of it is read then"""
         self.is_awaited = False
-        """it is called: `fold` does not read the rest at once"""
+        """`catch_up` is called: so `fold` does not read the rest at once"""
         self.tally = tally
         """the answer so far"""
         self._metered: Metered | None = None

@@ -67,7 +67,7 @@ class _ListMembers(NamedTuple):
     key: str
     """name of the member that says which object it is"""
     of_entry: dict[str, dict[str, Any]]
-    """by the word of the key: the members"""
+    """word of the key → the members"""
 
 
 class UsageReader:

@@ -47,7 +47,7 @@ class ColumnType(Enum):
     TIME = auto()
     """Unix seconds in the entry, ISO 8601 or a UTC timestamp in the file"""
     SECOND = auto()
-    """like TIME, to the second"""
+    """a time like TIME, to the second"""
     FLAG = auto()
     JSON = auto()
 

@@ -54,7 +54,7 @@ class Meter(NamedTuple):
     """How FOCUS names and measures a billed unit."""
 
     unit: str
-    """its price in the configuration; `exchange`: a whole charge"""
+    """the unit's price in the configuration; `exchange`: a whole charge"""
     name: str
     consumed_unit: str
     pricing_unit: str

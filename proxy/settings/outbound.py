@@ -83,7 +83,7 @@ class ForwardProxy:
 
     @property
     def url(self) -> str:
-        """Without the credentials."""
+        """The URL of the HTTP proxy, without the credentials."""
         return f"{'https' if self.tls else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @classmethod

@@ -38,7 +38,7 @@ class _Multiplier(NamedTuple):
     """A multiplier of the prices of all tokens that genai-prices lacks."""
 
     provider: str
-    """its id in the package"""
+    """the provider's id in the package"""
     model: str
     """pattern of the whole name at the provider"""
     reason: str
@@ -207,7 +207,7 @@ class Listed(NamedTuple):
     """The prices of a model at one time."""
 
     tiers: tuple[Rates, ...]
-    """empty: it has none"""
+    """empty: the model has no price"""
     lacking: tuple[str, ...]
     """the kinds of tokens without a price, see `Price.lacking`"""
 

@@ -90,7 +90,7 @@ class PriceRule:
     begins: float | None = None
     """Unix seconds; the rule does not match before"""
     ends: float | None = None
-    """and before this"""
+    """Unix seconds; the rule does not match at or after this"""
     weekdays: tuple[str, ...] = ()
     """days on which the hours begin"""
     hours: Hours | None = None

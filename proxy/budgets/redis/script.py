@@ -38,7 +38,7 @@ class Script(msgspec.Struct, frozen=True):
 
     text: bytes
     sha: bytes
-    """its SHA-1 for EVALSHA"""
+    """the script's SHA-1 for EVALSHA"""
 
 
 def script(body: str) -> Script:

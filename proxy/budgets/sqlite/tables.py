@@ -73,11 +73,11 @@ class _StoredReservation(msgspec.Struct, frozen=True, gc=False):
     nusd: int
     tokens: int
     second: int
-    """the rate bucket of its tokens"""
+    """the rate bucket of the reservation's tokens"""
     open: int
     """1 while the exchange runs, else 0"""
     limits_id: int
-    """id of its set of counters"""
+    """id of the reservation's set of counters"""
 
 
 class AlreadyReserved(Exception):  # noqa: N818  a state, not an error

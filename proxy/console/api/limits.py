@@ -68,7 +68,7 @@ class ChangedLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields
     """Changes of an existing limit."""
 
     limit: Text
-    """its id or name"""
+    """the limit's id or name"""
     name: Text | UnsetType = UNSET
     models: Models | UnsetType | None = UNSET
     required: bool | UnsetType = UNSET
@@ -117,7 +117,7 @@ class LimitsApi:
     operations: AuditedOperations
     threads: BoundedExecutor
     pepper: bytes | None
-    """for values of end users; None: they are not hashed"""
+    """the pepper for values of end users; None: these are not hashed"""
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""

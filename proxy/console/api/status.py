@@ -55,7 +55,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     window_end: str | None
     budget_usd: str
     spent_usd: str
-    """by usage date: charges of exchanges that began in the window, corrections included"""
+    """spend by usage date: charges of exchanges that began in the window, corrections included"""
     held_usd: str
     """reserved by running exchanges"""
     used_ratio: float

@@ -31,7 +31,7 @@ class AdmittedRequest:
     route: Route
     open_exchange: OpenExchange
     received_at: float
-    """by `time.monotonic`"""
+    """when the request arrived, by `time.monotonic`"""
     tells_cost: TellsCost
     upload: Upload | None
     """the share of the request in the limit on large uploads, until a provider has accepted it; None: it is small"""

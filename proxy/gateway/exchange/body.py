@@ -36,12 +36,12 @@ class Body:
     framing: Framing
     """the framing of the events; SSE for a body without events"""
     streams: bool
-    """it is a stream, even if it cannot be read"""
+    """the body is a stream, even if it cannot be read"""
     collected: bool
     injected: bool
     """the proxy requested the usage event, which the client does not get"""
     is_whole: bool = False
-    """it ended, and nothing of it is missing"""
+    """the body has ended, and nothing of it is missing"""
     result: Metered | None = None
     """the meter's, once it is read"""
 

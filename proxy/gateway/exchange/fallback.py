@@ -32,7 +32,7 @@ class Admitted(NamedTuple):
 
     open_exchange: OpenExchange
     facts: RequestFacts
-    """with the model that serves"""
+    """the facts of the request, with the model that serves"""
     route: Route
 
 

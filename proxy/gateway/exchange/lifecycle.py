@@ -205,17 +205,17 @@ def _close(end: End, *actions: Action, client: Client | None = None) -> _Step:
 
 
 def _record(end: End) -> _Step:
-    """For a client that is gone."""
+    """The actions of a transition, for a client that is gone."""
     return _close(end, Action.STOP, Action.RECORD)
 
 
 def _respond(end: End) -> _Step:
-    """Before the response has begun."""
+    """The actions of a transition before the response has begun."""
     return _close(end, Action.STOP, Action.RECORD, Action.RESPOND)
 
 
 def _send_error(end: End) -> _Step:
-    """After the response has begun."""
+    """The actions of a transition after the response has begun."""
     return _close(end, Action.STOP, Action.SEND_ERROR_EVENT, Action.RECORD, Action.CLOSE_CLIENT)
 
 

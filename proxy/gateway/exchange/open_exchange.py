@@ -109,7 +109,7 @@ class OpenExchange:
         self.bills: BillableParts | None = None
         """the billed parts of the exchange; None: it has no record yet"""
         self.silent_s = 0.0
-        """from the request to the provider that answered until the first word, or the end without one"""
+        """seconds from the request to the provider that answered until the first word, or until the end without one"""
         self.tokens = 0
         """the tokens of its usage, once the exchange is closed"""
         self.keeps = 0

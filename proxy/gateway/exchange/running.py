@@ -58,7 +58,7 @@ class LiveExchange(Protocol):
     exchange_id: str
 
     def running(self) -> ExchangeSnapshot:
-        """Its current snapshot."""
+        """The current snapshot of the exchange."""
 
     def shut_down(self) -> None:
         """The grace time is over."""

@@ -99,7 +99,7 @@ class TimeLimits(Struct, frozen=True):
     """The time limits of a provider, in seconds. `heartbeat_s` 0: no heartbeats."""
 
     first_byte_s: float
-    """from the request's arrival to the answer's head, including the connection"""
+    """limit from the request's arrival to the answer's head, including the connection"""
     idle_s: float
     total_s: float
     write_stall_s: float

@@ -72,7 +72,7 @@ class ProviderCall(Generic[T]):
         self._unix_time = unix_time
         self._tokens = tokens
         self._tried: dict[Credential, int] = {}
-        """those that this request was refused with, and the status"""
+        """the credentials that this request was refused with, each with the status"""
         self._asked_at = 0.0
         self._failures_before: int | None = 0  # of the provider, when it was asked; None: this request is counted
 

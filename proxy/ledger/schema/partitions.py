@@ -86,7 +86,7 @@ def partitions(connection: Connection) -> list[str]:
 
 
 def partition_name(month: date) -> str:
-    """For example ledger_entries_2026_11."""
+    """The name of a month's partition, such as ledger_entries_2026_11."""
     return f"ledger_entries_{month:%Y_%m}"
 
 

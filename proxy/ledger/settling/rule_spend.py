@@ -48,7 +48,7 @@ class Window(NamedTuple):
     day: date
     """the first whole day, in UTC"""
     day_began: float
-    """its beginning in Unix seconds; equal to `since` if there is no part of a day"""
+    """the beginning of the first whole day, in Unix seconds; equal to `since` if there is no part of a day"""
 
 
 def rule_counters(

@@ -56,7 +56,7 @@ class LedgerSums:
     """The totals of a ledger."""
 
     rows: Mapping[str, int]
-    """by table"""
+    """number of rows by table"""
     charge_nusd: int
     cost_nusd: int
 

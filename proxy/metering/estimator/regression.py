@@ -231,7 +231,7 @@ class Learned:
     noise: ClassVar[float] = NOISE_SHARE
     """the share of an answer's tokens that its counters do not explain"""
     is_sparse: ClassVar[bool] = False
-    """only the weights that were learned are stored"""
+    """True: only the weights that were learned are stored"""
     statistics: ClassVar[tuple[tuple[str, type[Statistics]], ...]]
     """attributes and their classes, in the order in which they are stored"""
 

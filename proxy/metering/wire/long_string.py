@@ -34,7 +34,7 @@ class LongString(str):
     chars: Chars
     """the characters of the whole text"""
     pieces: tuple[bytes, ...]
-    """its JSON, without the quotes"""
+    """JSON of the whole text, in pieces, without the quotes"""
 
     @classmethod
     def of(cls, text: str, chars: Chars, pieces: Sequence[bytes]) -> LongString:

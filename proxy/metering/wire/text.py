@@ -82,17 +82,17 @@ def total(counts: Iterable[Chars]) -> Chars:
 
 
 def plus(a: Chars, b: Chars) -> Chars:
-    """Class by class."""
+    """The sum of two counts, class by class."""
     return tuple(map(add, a, b))
 
 
 def minus_floor(a: Chars, b: Chars) -> Chars:
-    """Class by class, never below 0."""
+    """The difference of two counts, class by class, never below 0."""
     return tuple([x - y if x > y else 0 for x, y in zip(a, b, strict=True)])
 
 
 def minus(a: Chars, b: Chars) -> Chars:
-    """Class by class, also below 0: a correction."""
+    """The difference of two counts, class by class; below 0 it is a correction."""
     return tuple(map(sub, a, b))
 
 

@@ -134,7 +134,7 @@ class Compared:
     """The result of a comparison."""
 
     rows: list[Row] = field(default_factory=list)
-    """by day, model and kind"""
+    """one row for each day, model and kind"""
     models: list[Row] = field(default_factory=list)
     """all days of each model"""
     totals: list[Row] = field(default_factory=list)

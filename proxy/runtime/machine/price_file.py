@@ -104,7 +104,7 @@ class RawProvider(NamedTuple):
     """A provider in a file."""
 
     fields: dict[str, Any]
-    """without its models"""
+    """the provider's fields, without its models"""
     models: list[msgspec.Raw]
 
 

@@ -60,7 +60,7 @@ class Configuration:
         self.settings = settings
         """the settings that apply"""
         self.providers: dict[str, Provider] = {}
-        """by their names in the settings"""
+        """the providers by their names in the settings"""
         self.models = Models({}, lambda _name: None)
         self.digest = ""
         """the digest of the applied file; empty: there is no file"""

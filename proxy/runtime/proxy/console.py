@@ -147,7 +147,7 @@ class Console:
 
 
 def _identity_sign_in(admin: AdminSettings, store: LedgerStores) -> IdentitySignIn | None:
-    """None: it is off. Raises SettingsError."""
+    """The sign-in by the identity provider; None: it is off. Raises SettingsError."""
     oidc = admin.oidc
     if oidc is None:
         return None

@@ -87,7 +87,7 @@ class Succession(NamedTuple):
 
     listeners: Listeners = MappingProxyType({})
     predecessor: Predecessor | None = None
-    """it stops once this process serves"""
+    """the running proxy, which stops once this process serves"""
     is_beside: bool = False
     """another process may drain on the same data folder"""
     is_served: bool = False

@@ -257,7 +257,7 @@ class _ProxyProcess:
         """the sockets for its next start; empty: it makes its own"""
         self._lasting: Listeners = given if is_lasting else {}
         self.listeners: Listeners = {}
-        """copies of those that it listens on"""
+        """copies of the sockets that the process listens on"""
         self.is_up = False
         """the process listens"""
         self.running: SpawnProcess | None = None
@@ -285,7 +285,7 @@ class _ProxyProcess:
         return is_first
 
     def drop_sockets(self) -> None:
-        """Keep no copy of its sockets."""
+        """Close the copies of the process's sockets."""
         _close(self.listeners)
         self.listeners = {}
         self._drop_given()

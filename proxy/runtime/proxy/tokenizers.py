@@ -97,7 +97,7 @@ class Tokenizers:
         self.thread.close()
 
     def of(self, model: ModelSettings) -> ModelTexts:
-        """The counter of this model's texts. Its vocabulary is read."""
+        """The counter of this model's texts, whose vocabulary has been read."""
         return ModelTexts(self, None if model.tokenizer is None else self._files[model.tokenizer])
 
 
