@@ -277,6 +277,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir reload",
         "tokenweir init",
         "tokenweir exchange",
+        "tokenweir import",
         "tokenweir config check",
         "tokenweir config show",
         "tokenweir config schema",

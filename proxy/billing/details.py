@@ -151,6 +151,9 @@ the estimate, and four times; wider for scripts and models that it knows little 
     byok: Mapping[str, Any] | None = None
     """The [client's own provider credential](../how-to/clients-own-credentials.md) was used: the `terms` of the key, \
 `list_usd` (the amount at list price) and the prices of that, `list`."""
+    imported: Mapping[str, Any] | None = None
+    """The usage never passed the proxy, and was [imported](../how-to/import-usage.md): the `source`, and the `id` of \
+the row there."""
 
     @classmethod
     def of(cls, stored: object) -> Self:

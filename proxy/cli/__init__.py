@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "init": "init", "demo": "serve", "serve": "serve", "reload": "reload", "worker": "serve", "migrate": "migrate",
     "accounts": "accounts", "keys": "keys", "limits": "limits", "credit": "credit", "budgets": "budgets",
     "ledger": "ledger", "exchange": "ledger", "usage": "usage",
+    "import": "imports",
     "adjust": "corrections", "rerate": "corrections", "simulate": "corrections", "prices": "prices",
     "dead-letters": "dead_letters", "reconcile": "reconcile", "doctor": "doctor", "config": "config",
     "conformance": "conformance",

@@ -12,11 +12,13 @@ import yaml
 
 from proxy.cli import COMMANDS, _parser, main
 from tests.cli.commands import CONFIG
-from tests.docs.lines import LITELLM, NOT_RUN, PAGES, commands_of, written
+from tests.docs.lines import BLOCK, LITELLM, NOT_RUN, PAGES, commands_of, written
 from tests.support.sqlite import with_empty_ledger
 
 INLINE = re.compile(r"`tokenweir ([^`]+)`")
 # These pages begin without a configuration file; the README is run whole by test_quick_start.py.
+# A block of such a language is the file that the commands of its page name.
+FILES = {"csv": "usage.csv", "jsonl": "logs.jsonl"}
 WITHOUT_FILE = {"quick-start.md", "move-from-litellm.md"}
 
 
@@ -72,6 +74,9 @@ def test_the_commands_of_a_page_run_in_their_order(
     Path("config.yaml").write_text(LITELLM)
     if page.name not in WITHOUT_FILE:
         Path("tokenweir.yaml").write_text(yaml.safe_dump(CONFIG))
+    for language, text in BLOCK.findall(page.read_text()):
+        if language in FILES:
+            Path(FILES[language]).write_text(text)
     with_empty_ledger(tmp_path / "data")
     for typed in commands_of(page):
         if typed[0] not in NOT_RUN:

@@ -281,11 +281,14 @@ class Corrections:
 
 
 def _for_terms(prices: Prices) -> Prices:
-    """The prices, as changed by the terms of exchanges with the client's own credential."""
+    """The prices, as changed by the terms of exchanges with the client's own credential. None for what was imported at
+    a stated cost: that stays."""
 
     def changed(terminal: LedgerEntry, model: str | None) -> tuple[Price | None, Price | None]:
-        byok = EntryDetails.of(terminal.details).byok
-        found = prices(terminal, model)
+        details = EntryDetails.of(terminal.details)
+        if details.imported is not None and "stated" in (details.cost or ()):
+            return None, None
+        found, byok = prices(terminal, model), details.byok
         return found if byok is None else byok_lists(str(byok.get("terms", NOTHING)), *found)
 
     return changed

@@ -1,0 +1,1 @@
+"""Import of usage that never passed the proxy."""
