@@ -14,11 +14,13 @@ from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.ledger.accounts.account_store import read_accounts
+from proxy.ledger.limit_rules import read_rules
 from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
 from proxy.ledger.schema.tables import accounts, api_keys, dead_letters, ledger_entries
 from proxy.ledger.settling.settling import OPEN
 from proxy.runtime.machine.data_folder import ledger_url
+from proxy.settings import route
 from proxy.storage.database import opened, reading
 from proxy.storage.postgres import require_suitable
 
@@ -53,6 +55,7 @@ def _findings(connection: Connection, case: CheckedDeployment) -> Iterator[Findi
     if not case.settings.identities:
         yield _keys(connection, case.now)
     yield from _projects(connection, case)
+    yield from _limits(connection, case)
     yield from _dead_letters(connection)
     yield from _unbilled(connection)
 
@@ -101,6 +104,18 @@ def _projects(connection: Connection, case: CheckedDeployment) -> Iterator[Findi
                     f"project: {how_many} {project!r}; its tokens are refused",
                     "write an id of `tokenweir accounts list`, or run `tokenweir accounts create-project`",
                 )
+
+
+def _limits(connection: Connection, case: CheckedDeployment) -> Iterator[Finding]:
+    """Find limits by rule for providers or with a fallback model that the configuration does not have."""
+    for rule in read_rules(connection):
+        for provider in sorted(set(rule.providers) - case.settings.providers.keys()):
+            message = f"the configuration has no provider {provider!r}; the limit {rule.name!r} counts nothing there"
+            yield warning("limits", message, f"delete the limit, or add `providers.{provider}`")
+        model = rule.fallback_model
+        if model is not None and route(case.settings.models, model) is None:
+            message = f"the configuration has no model {model!r}, the fallback model of the limit {rule.name!r}"
+            yield warning("limits", message, f"run `tokenweir limits update {rule.rule_id} --fallback-model MODEL`")
 
 
 def _dead_letters(connection: Connection) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.billing.limits import Limits
 from proxy.cli import main
 from proxy.doctor import configuration, machine, providers
 from proxy.doctor.clocks import clock_finding
@@ -521,6 +522,23 @@ def test_the_identity_provider_of_the_console(tmp_path: Path) -> None:
     assert (good.severity, good.message) == ("ok", f"{provider.url}: has its configuration and keys")
     assert (bad.severity, provider.url in bad.message, "cannot be reached" in bad.message) == ("warning", True, True)
     assert looked(case_of(tmp_path), "identity provider") == []
+
+
+def test_limits_that_name_what_is_not_configured(tmp_path: Path) -> None:
+    case = case_of(tmp_path)
+    store = LedgerStores.open(case.settings)
+    named: dict[str, dict[str, Any]] = {
+        "good": {"fallback_model": "m", "providers": ("scripted",)},
+        "bad": {"fallback_model": "mm", "providers": ("scripted", "gone")},
+    }
+    for name, fields in named.items():
+        store.rules.create(rule_id=f"rule_{name}", name=name, models=("a",), limits=Limits(rpm=1), **fields)
+    store.close()
+    found = [one.message for one in looked(case, "ledger") if one.check == "limits"]
+    assert found == [
+        "the configuration has no provider 'gone'; the limit 'bad' counts nothing there",
+        "the configuration has no model 'mm', the fallback model of the limit 'bad'",
+    ]
 
 
 def test_the_issuers_of_clients_tokens(tmp_path: Path) -> None:
