@@ -71,6 +71,7 @@ def why(entry: LedgerEntry) -> str:
         source += f", including {hidden} hidden reasoning" if hidden else ", hidden reasoning may be missing"
     parts = [source, f"billed: {details.billed or '?'}"]
     parts += [str(word) for word in (details.policy, details.failed) if word is not None]
+    parts += [f"instead of {details.fallback.get('model')}, by a limit"] if isinstance(details.fallback, dict) else []
     parts += [f"no price for {', '.join(details.unpriced_units)}"] if details.unpriced_units else []
     parts += [f"not read: {', '.join(details.unread)}"] if details.unread else []
     parts += [] if details.upstream_status is None else [f"upstream status {details.upstream_status}"]

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from proxy.billing.money import nusd_rounded_half_up
 from proxy.billing.pricing.prices import configured
-from proxy.billing.record import BillableParts, Price, Rates
+from proxy.billing.record import BillableParts, Fallback, Price, Rates
 from proxy.billing.settlement import entry
 from proxy.metering.usage import Reading, ServedAs, Usage, UsageSource
 from proxy.reports.explain import addends_json, addends_of, sum_text
@@ -74,3 +74,11 @@ def test_what_has_no_sum_has_none(broken: dict[str, Any]) -> None:
 def test_what_nobody_priced_is_named() -> None:
     line = entry(replace(a_real_record(), reading=Reading(Usage(images=2), UsageSource.REPORTED)))
     assert "no price for images" in why(line)
+
+
+def test_the_fallback_model_of_a_limit_is_named() -> None:
+    record = a_real_record()
+    opened = replace(record.opened, fallback=Fallback("dear", "rule_1"))
+    line = entry(replace(record, opened=opened))
+    assert line.details["fallback"] == {"model": "dear", "limit": "rule_1"}
+    assert "instead of dear, by a limit" in why(line)
