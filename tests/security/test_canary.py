@@ -24,6 +24,8 @@ from tests.support.tokenweir import COMMAND, Tokenweir, provider_section
 
 PROMPT = "canary-prompt-4f0c"
 COMPLETION = "canary-completion-91be"
+OWN = "sk-canary-of-a-client-2f6d8a117c"
+"""a client's own provider credential"""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -39,6 +41,8 @@ class Aviary:
     tokenweir: Tokenweir
     provider: ScriptedProvider
     key: str
+    byok_key: str
+    """for clients with their own credential"""
     answers: list[Response] = field(default_factory=list)
     command_lines: bytes = b""
     metrics: bytes = b""
@@ -48,6 +52,13 @@ class Aviary:
         """One exchange with everything planted, to its end."""
         messages = [{"role": "user", "content": PROMPT}]
         await self.send(chat_request(ask(model) | {"messages": messages} | more, key=self.key))
+
+    async def ask_own(self, model: str) -> None:
+        """The same with the client's own credential, in each of the headers for it."""
+        body = ask(model) | {"messages": [{"role": "user", "content": PROMPT}]}
+        await self.send(chat_request(body, key=self.byok_key, headers={"x-tokenweir-provider-key": OWN}))
+        await self.send(chat_request(body, key=OWN, headers={"x-tokenweir-key": self.byok_key}))
+        await self.send(chat_request(body, key=self.key, headers={"x-tokenweir-provider-key": OWN}))
 
     async def send(self, wire: bytes, *, ends: bool = False) -> None:
         """These bytes, and whatever comes back; `ends`: no more will come, and the proxy hears it."""
@@ -89,14 +100,15 @@ def aviary(
     provider_process.reset()
     deployment = Tokenweir(
         tmp_path_factory.mktemp("aviary"),
-        providers={"scripted": provider_section(provider_process.base_url)},
+        providers={"scripted": provider_section(provider_process.base_url, byok=True)},
         shutdown_grace_s=0.1,
         estimates={},  # texts are held and counted
     )
     if request.param == "by command":
         deployment.program = COMMAND
     deployment.start()
-    aviary = Aviary(deployment, provider_process, deployment.key())
+    byok_key = deployment.key("own", "--byok", "5%")
+    aviary = Aviary(deployment, provider_process, deployment.key(), byok_key)
     try:
         asyncio.run(_everything(aviary))
         yield aviary
@@ -140,6 +152,10 @@ async def _exchanges(aviary: Aviary) -> None:
     for status in (400, 401, 403, 404, 429, 500, 503):
         script("refuses", error_script(status, f"bad key {secret} for {PROMPT}"))
         await aviary.ask("refuses")
+    for name in ("plain", "silent-on-usage", "breaks", "garbage", "refuses"):
+        await aviary.ask_own(name)
+    script("refuses", error_script(401, "no such key"))
+    await aviary.ask_own("refuses")
 
 
 async def _refusals(aviary: Aviary) -> None:
@@ -157,11 +173,13 @@ async def _refusals(aviary: Aviary) -> None:
     await aviary.send(b"GET /metrics?key=" + aviary.key.encode() + b" HTTP/1.1\r\nHost: a\r\n\r\n")
 
 
-async def _running(aviary: Aviary, name: str) -> tuple[object, Response]:
+async def _running(aviary: Aviary, name: str, *, own: bool = False) -> tuple[object, Response]:
+    """`own`: with the client's own credential."""
     aviary.provider.script(name, (Send(said(COMPLETION)), Send(said(COMPLETION)), Stall()))
     messages = [{"role": "user", "content": PROMPT}]
     client = await connect(aviary.tokenweir.url)
-    await client.send(chat_request(ask(name) | {"messages": messages}, key=aviary.key))
+    key, headers = (aviary.byok_key, {"x-tokenweir-provider-key": OWN}) if own else (aviary.key, {})
+    await client.send(chat_request(ask(name) | {"messages": messages}, key=key, headers=headers))
     return client, await client.read_body(await client.read_head(), until=b"data:")
 
 
@@ -175,14 +193,16 @@ async def _leave(aviary: Aviary) -> None:
 
 async def _crash(aviary: Aviary) -> None:
     client, answer = await _running(aviary, "killed")
+    own_client, _ = await _running(aviary, "killed", own=True)
     aviary.answers.append(answer)
     await aviary.scrape()
     await asyncio.to_thread(aviary.tokenweir.kill)
     client.close()  # type: ignore[attr-defined]
+    own_client.close()  # type: ignore[attr-defined]
     await asyncio.to_thread(aviary.tokenweir.start)
     aviary.look()
     await asyncio.to_thread(
-        aviary.tokenweir.until, lambda entries: any(entry["outcome"] == "crashed" for entry in entries)
+        aviary.tokenweir.until, lambda entries: sum(entry["outcome"] == "crashed" for entry in entries) == 2
     )
 
 
@@ -204,6 +224,9 @@ def disguises(secret: str) -> list[bytes]:
 def test_everything_happened(aviary: Aviary) -> None:
     outcomes = {entry["outcome"] for entry in aviary.tokenweir.read_ledger()}
     assert outcomes >= {"served", "client_left", "upstream_failed", "crashed", "shut_down", "refused_upstream"}
+    own = [entry for entry in aviary.tokenweir.read_ledger() if "byok" in entry["details"]]
+    assert {entry["outcome"] for entry in own} >= {"served", "upstream_failed", "crashed", "refused_upstream"}
+    assert {entry["cost_usd"] for entry in own} == {"0"}
     assert len(aviary.answers) > 100
     assert b"tokenweir_exchanges_total" in aviary.metrics
     assert aviary.tokenweir.program is None or b"serve" in aviary.command_lines
@@ -215,11 +238,14 @@ def test_everything_happened(aviary: Aviary) -> None:
 def test_the_keys_are_nowhere(aviary: Aviary) -> None:
     left = aviary.tokenweir.outputs() + aviary.metrics + aviary.command_lines + aviary.printed
     answered = b"".join(answer.head + answer.body for answer in aviary.answers)
-    for secret in (aviary.key, aviary.tokenweir.PROVIDER_KEY):
+    for secret in (aviary.key, aviary.byok_key, OWN, aviary.tokenweir.PROVIDER_KEY):
         for disguise in disguises(secret):
             assert disguise not in left, f"on disk or in metrics: {disguise!r}"
-    for disguise in disguises(aviary.key):
+    for disguise in (*disguises(aviary.key), *disguises(OWN)):
         assert disguise not in answered
+    went_up = [dict(one["headers"]).get("Authorization") for one in aviary.provider.log()]
+    assert f"Bearer {OWN}" in went_up
+    assert {one for one in went_up if one and OWN in one} == {f"Bearer {OWN}"}
     assert b"keys create" not in aviary.command_lines
 
 
@@ -246,7 +272,7 @@ def test_what_the_ledger_packs_is_looked_into_as_well(aviary: Aviary) -> None:
     finally:
         connection.close()
     assert "ledger_entries" in dump
-    for text in (PROMPT, COMPLETION, aviary.key, aviary.tokenweir.PROVIDER_KEY):
+    for text in (PROMPT, COMPLETION, OWN, aviary.key, aviary.byok_key, aviary.tokenweir.PROVIDER_KEY):
         assert text not in dump
 
 

@@ -89,6 +89,7 @@ def test_a_literal_password_needs_leave() -> None:
         ({"tls": {"verify": False}}, "tls.verify: unknown field"),
         ({"tls": {"ca_file": ""}}, "tls.ca_file: must be the path of a file"),
         ({"tls": {"key_file": "a.key"}}, "tls.cert_file: is missing"),
+        ({"tls": {"cert_file": "a.pem"}, "byok": True}, "byok: cannot be combined with `auth` or `tls.cert_file`"),
         ({"tls": {"ca_file": "a.pem"}, "base_url": "http://host.example/v1"}, "tls: needs a `base_url` of https://"),
     ],
 )
@@ -209,6 +210,7 @@ def test_a_host_of_aws_names_its_region(host: str, region: str | None) -> None:
     ("more", "why"),
     [
         ({"auth": {"google": {}}}, "auth: cannot be combined with `api_key` or `credentials`"),
+        ({"auth": {"google": {}}, "api_key": None, "byok": True}, "byok: cannot be combined with `auth`"),
         ({"auth": {}}, "auth: must have one of `aws` and `google`"),
         ({"auth": {"aws": {"region": "us-east-1"}, "google": {}}}, "auth: must have one of `aws` and `google`"),
         ({"auth": "aws"}, "auth: must be a mapping of fields"),

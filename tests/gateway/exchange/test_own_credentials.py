@@ -35,7 +35,7 @@ class Provider:
 
     def __init__(self) -> None:
         self.heads: list[dict[str, str]] = []
-        self.status, self.body = 200, SERVED
+        self.status, self.body, self.type = 200, SERVED, "application/json"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -45,7 +45,7 @@ class Provider:
                 assert len(head) == len(lines), "each header once"
                 await reader.readexactly(int(head.get("content-length", "0")))
                 self.heads.append(head)
-                fields = f"Content-Type: application/json\r\nContent-Length: {len(self.body)}\r\n\r\n"
+                fields = f"Content-Type: {self.type}\r\nContent-Length: {len(self.body)}\r\n\r\n"
                 writer.write(f"HTTP/1.1 {self.status} X\r\n{fields}".encode() + self.body)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
@@ -56,8 +56,8 @@ class Provider:
 class Stand:
     """The gateway and its provider."""
 
-    def __init__(self, provider: Provider, gateway: Gateway) -> None:
-        self.provider, self.gateway = provider, gateway
+    def __init__(self, provider: Provider, gateway: Gateway, tapes: Tapes) -> None:
+        self.provider, self.gateway, self.tapes = provider, gateway, tapes
 
     async def post(self, headers: dict[str, str], key: str | None = "own", **more: object) -> Response:
         """A chat request, or one of another method and path."""
@@ -78,7 +78,7 @@ async def standing(folder: Path, **settings: object) -> AsyncIterator[Stand]:
     tapes = Tapes(bytes_max=1 << 20, total_bytes_max=1 << 20, kept_s=60.0)
     given = {"byok": True, "credentials": operators, "tapes": tapes, **settings}
     async with listening(provider.serve) as url, gateway(folder, f"{url}/v1", keys=keys, **given) as made:  # type: ignore[arg-type]
-        yield Stand(provider, made)
+        yield Stand(provider, made, tapes)
 
 
 @pytest.fixture
@@ -190,6 +190,15 @@ async def test_the_credential_is_in_no_journal_record_log_or_metric(
     assert OWN.encode() not in written
     assert OWN not in caplog.text
     assert OWN not in repr(stand.gateway.outbox.records)
+
+
+async def test_a_stream_is_not_kept_to_be_resumed(stand: Stand) -> None:
+    stand.provider.type, stand.provider.body = "text/event-stream", b'data: {"id":"c","choices":[]}\n\ndata: [DONE]\n\n'
+    sizes = []
+    for headers, key in (({"x-tokenweir-provider-key": OWN}, "own"), ({}, "ours")):
+        assert (await stand.post(headers, key, stream=True)).status == 200
+        sizes.append(stand.tapes.size > 0)
+    assert sizes == [False, True]
 
 
 async def test_without_the_providers_consent_no_credential_is_sent(tmp_path: Path) -> None:
