@@ -33,7 +33,7 @@ class ImportedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One request, as the source states it."""
 
     line: int
-    """of the file, from 1"""
+    """the row's line in the file; the first line is 1"""
     source: str
     """`csv`, `jsonl`, `claude_code`, `codex`"""
     at: float
@@ -51,15 +51,15 @@ class ImportedRow(msgspec.Struct, frozen=True, kw_only=True):
     """dimension → value"""
 
     def exchange_id(self, repetition: int = 0) -> str:
-        """Follows from the time and the id of the row; without an id, from its content and `repetition`, the number of
-        equal rows before it."""
+        """The exchange id that follows from the row's time and id; without an id, from its content and `repetition`:
+        the number of equal rows before this one."""
         stamp = f"{int(self.at * 1000):012x}"
         content = self.row_id if self.row_id is not None else f"{self.content}#{repetition}"
         return derived_id(f"{stamp[:8]}-{stamp[8:]}", f"import/{'id' if self.row_id is not None else 'row'}/{content}")
 
     @property
     def content(self) -> str:
-        """A digest of what the row states, without its place in the file and its key."""
+        """A digest of what the row states, without its line and key."""
         stated = (self.at, self.model, self.provider, self.usage, self.cost_nusd, sorted(self.dimensions.items()))
         return hashlib.sha256(msgspec.json.encode(stated)).hexdigest()
 
@@ -73,7 +73,7 @@ def imported_record(
     cost: Price | None,
     dimensions: Dimensions = NO_DIMENSIONS,
 ) -> UsageRecord:
-    """The record of a row. `served_by`: the provider, and its name of the model. `price`, `cost`: the lists of such a
+    """The record of a row. `served_by`: the provider, and its name for the model. `price`, `cost`: the lists of such a
     request without the key's terms for clients' own credentials; STATED: the stated cost."""
     provider, upstream_model = served_by
     if key.byok is not None:

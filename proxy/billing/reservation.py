@@ -64,7 +64,7 @@ class Denied(msgspec.Struct, frozen=True, gc=False):
     counter_id: str
     """the first counter whose bound the request would exceed"""
     retry_after_s: float | None
-    """seconds > 0 until it may pass; None: waiting alone does not help, or unknown"""
+    """seconds > 0 until the request may pass; None: waiting alone does not help, or unknown"""
     levels: tuple[LimitLevel, ...]
     spent_nusd: int | None = None
     """spend of the counter, if money is the reason; None: unknown, or another reason"""

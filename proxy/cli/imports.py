@@ -46,7 +46,7 @@ def add_commands(commands: Any) -> None:
     add.add_argument("--key", metavar="KEY_ID|ALIAS", help="the key of rows that name none")
     words = "the provider of rows that name none (default: the first one that is configured for the model)"
     add.add_argument("--provider", metavar="NAME", help=words)
-    words = "bill the cost that rows state; without it, only where the model has no price"
+    words = "bill the cost that rows state (default: only if the model has no price)"
     add.add_argument("--stated-cost", action="store_true", help=words)
     add.add_argument("--dry-run", action="store_true", help="check the file and print the sums without writing")
 
@@ -71,7 +71,7 @@ def _json(result: ImportResult) -> dict[str, Any]:
 
 
 class _Rows:
-    """The rows of a file, which is read twice: once to check it, once to settle it."""
+    """The rows of a file, which is read twice: first to check it, then to settle the rows."""
 
     def __init__(self, options: argparse.Namespace, store: LedgerStores) -> None:
         from proxy.ledger.importing.rows import FileFormat, format_of
@@ -83,7 +83,7 @@ class _Rows:
         self._seen: Counter[str] = Counter()
 
     def check(self, archived: Any) -> None:
-        """Raises Failure that names lines and fields, if any row cannot be imported."""
+        """Raises Failure, which names lines and fields, if a row cannot be imported."""
         from proxy.ledger.importing.rows import RowError, read_rows
 
         errors, number, latest = list[str](), 0, time.time() + AHEAD_S_MAX
@@ -101,11 +101,11 @@ class _Rows:
     def _fault(self, row: ImportedRow, latest: float, archived: Any, ids: dict[str, int]) -> str | None:
         """Why a row cannot be imported; None: it can."""
         if row.at > latest:
-            return "time: is in the future"
+            return "time: must not be in the future"
         if archived is not None and row.at < archived.until:
             return f"time: the entries of {archived} and before are archived"
         if row.row_id is not None and ids.setdefault(exchange_id := row.exchange_id(), row.line) != row.line:
-            return f"id: is the one of line {ids[exchange_id]}"
+            return f"id: line {ids[exchange_id]} has the same id and time"
         try:
             self._key(row)
             self._served_by(row)
@@ -134,7 +134,7 @@ class _Rows:
         """Raises ValueError."""
         name = row.key or self._options.key
         if name is None:
-            raise ValueError("key: is missing: name a key in the row, or give --key")
+            raise ValueError("key: is missing: name a key in the row, or use --key")
         if name not in self._keys:
             self._keys[name] = self._store.keys.one(name)
         return self._keys[name]
@@ -150,7 +150,7 @@ class _Rows:
         if target is not None and found is not None:
             return target.provider, target.upstream_model or found[1] or row.model
         if name is None:
-            raise ValueError("provider: is missing, and no model of this name is configured: give --provider")
+            raise ValueError("provider: is missing, and no model with this name is configured: use --provider")
         return name, row.model
 
     def _prices(self, row: ImportedRow, key: ApiKey, served_by: tuple[str, str]) -> tuple[Price | None, Price | None]:

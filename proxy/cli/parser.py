@@ -14,7 +14,7 @@ _UNRECOGNIZED = "unrecognized arguments: "
 
 
 class Parser(argparse.ArgumentParser):
-    """Use it as argparse's."""
+    """Used like argparse's parser."""
 
     commands: Any = None
 

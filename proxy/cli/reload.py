@@ -84,7 +84,7 @@ def _result(
 
 
 def _has_reloaded(was: ConfigurationStatus | None, now: ConfigurationStatus, digest: str) -> bool:
-    """Whether it has read the file since; or it was started since, with that file."""
+    """Whether the process has read the file since `was`, or was started with that file since."""
     if was is None or was.process != now.process:
         return now.digest == digest or now.attempts > (0 if was is None else was.attempts)
     return now.attempts > was.attempts

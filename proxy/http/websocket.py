@@ -70,7 +70,7 @@ class Allowance:
         self._left, self._at = float(most), monotonic()
 
     def take(self) -> bool:
-        """Count one. False: it is one too many."""
+        """Count one message. False: it is one too many."""
         now = monotonic()
         left = min(self._most, self._left + (now - self._at) * self._per_s)
         self._at, self._left = now, left - (left >= 1)

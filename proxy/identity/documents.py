@@ -146,7 +146,7 @@ class KeptDocument(Generic[_T]):
         return newest
 
     async def renew(self) -> None:
-        """Fetch it now. Raises IdentityProviderError."""
+        """Fetch the document now. Raises IdentityProviderError."""
         async with self._lock:
             await self._renew()
         if self._failure is not None:

@@ -30,7 +30,7 @@ class ResponseOwner(msgspec.Struct, frozen=True, gc=False):
     project_id: str
     provider: str
     dialect: str
-    """in which it was made: `openai.responses`"""
+    """the dialect of the request that made the response: `openai.responses`"""
     credential: str | None = None
     """the name of the provider's credential, if it has several"""
     exchange_id: str = ""

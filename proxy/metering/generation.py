@@ -86,5 +86,5 @@ def _usage_in(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def generation_meter() -> BodyMeter:
-    """A meter of one such answer."""
+    """A meter of one answer about a generation."""
     return JsonMeter(GenerationTally)

@@ -56,7 +56,7 @@ class SettledExchange:
 
     @property
     def dimensions(self) -> Dimensions:
-        """The dimensions of its request, with value ids."""
+        """The dimensions of the request, with value ids."""
         return stored_dimensions(self.terminal.details)
 
 

@@ -143,21 +143,21 @@ def test_the_logs_of_coding_agents(run: Commands, tmp_path: Path) -> None:
 
 ROW = {"time": "2026-10-01T12:00:00Z", "model": "tera-large", "prompt_tokens": 5, "completion_tokens": 2}
 WRONG = [
-    ({**ROW, "promt_tokens": 1}, "promt_tokens: is no field"),
+    ({**ROW, "promt_tokens": 1}, "promt_tokens: unknown field"),
     ({**ROW, "prompt_tokens": -1}, "prompt_tokens: must be a whole number"),
     ({**ROW, "prompt_tokens": "1e9"}, "prompt_tokens: must be a whole number"),
     ({**ROW, "prompt_tokens": True}, "prompt_tokens: must be a whole number"),
     ({**ROW, "cached_tokens": 6}, "cached_tokens: is part of prompt_tokens"),
     ({**ROW, "total_tokens": 9}, "total_tokens: is not the sum"),
     ({**ROW, "time": "yesterday"}, "time: must be a date"),
-    ({**ROW, "time": "2199-01-01"}, "time: is in the future"),
+    ({**ROW, "time": "2199-01-01"}, "time: must not be in the future"),
     ({**ROW, "model": " "}, "model: must have"),
     ({**ROW, "model": "unheard-of"}, "provider: is missing"),
     ({**ROW, "key": "nobody"}, "key: no key has the id"),
     ({**ROW, "cost_usd": "nan"}, "cost_usd: must be a number"),
     ({**ROW, "end_user": "\u0007"}, "end_user: must have"),
     ({"time": ROW["time"], "model": "tera-large"}, "prompt_tokens: is missing"),
-    ([ROW], "is no JSON object"),
+    ([ROW], "not a JSON object"),
 ]
 
 
@@ -175,16 +175,16 @@ def test_one_wrong_row_stops_the_whole_file(run: Commands, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("rows.csv", "time,modell\n", "line 1: modell: is no column"),
-        ("rows.csv", "time,model,time\n", "line 1: a column occurs twice"),
+        ("rows.csv", "time,modell\n", "line 1: modell: unknown column"),
+        ("rows.csv", "time,model,time\n", "line 1: two columns have the same name"),
         ("rows.csv", "time,model\n2026-10-01,m,more\n", "line 2: the row has more values"),
         (
             "rows.csv",
             "id,time,model,prompt_tokens\na,2026-10-01,tera-large,1\na,2026-10-01,tera-large,2\n",
-            "line 3: id",
+            "line 3: id: line 2 has the same id and time",
         ),
         ("rows.otlp", "{}\n", "line 1: resourceLogs: is missing"),
-        ("rows.txt", "", "the format is not clear"),
+        ("rows.txt", "", "the name does not show the format"),
     ],
 )
 def test_files_that_are_refused(run: Commands, tmp_path: Path, name: str, text: str, why: str) -> None:

@@ -175,7 +175,7 @@ class BudgetTables:
             self._close(ended, counters)
 
     def end(self, exchange_ids: Sequence[str]) -> None:
-        """Close those of the exchanges that are open, at their reserved amounts."""
+        """Close the holds of open exchanges, at the reserved amounts."""
         now = self._unix_time()
         with self._counters() as counters:
             running = [stored for stored in self._all_stored(exchange_ids) if stored.open]
@@ -188,7 +188,7 @@ class BudgetTables:
             self._delete(self._all_stored(exchange_ids), counters)
 
     def release_open(self, exchange_ids: Sequence[str]) -> int:
-        """Release those of the exchanges that are open, and return their number."""
+        """Release the holds of open exchanges, and return their number."""
         with self._counters() as counters:
             running = [stored for stored in self._all_stored(exchange_ids) if stored.open]
             self._delete(running, counters)

@@ -45,7 +45,7 @@ class ErasedValue(msgspec.Struct, frozen=True, kw_only=True):
     projects: list[str]
     value_ids: list[str]
     exchanges: int
-    """in the ledger; those of archived months are not counted"""
+    """the number of exchanges in the ledger; those of archived months are not counted"""
     entries_by_month: dict[str, int]
     archives: list[str]
     sinks: list[str]

@@ -43,7 +43,7 @@ class Body:
     is_whole: bool = False
     """the body has ended, and nothing of it is missing"""
     result: Metered | None = None
-    """the meter's, once it is read"""
+    """the result of the meter, once it is read"""
 
     def metered(self) -> Metered:
         """The meter's result. Raises for a bug of the meter."""

@@ -62,7 +62,7 @@ class WebSocketHandler:
         sessions_max: int,
         accepting: Accepting,
     ) -> None:
-        """`live`, `owners`: those of all running exchanges."""
+        """`live`, `owners`: of all running exchanges."""
         self._keys = keys
         self._opener = opener
         self._ports = ports

@@ -42,9 +42,9 @@ class ValueTraces:
     """What contains some value ids."""
 
     exchanges: int
-    """in the ledger; those of archived months are not counted"""
+    """the number of exchanges in the ledger; those of archived months are not counted"""
     months: dict[str, int]
-    """month → its entries, archived ones included"""
+    """month → number of its entries, including archived ones"""
     archives: list[str]
     """the files of archived months"""
     sinks: list[str]

@@ -1,8 +1,8 @@
 """Settles imported rows.
 
 Invariants: a row is settled once, however often and by however many processes it is imported. A row that differs from
-the entry of its id changes nothing and is an error. Rows of a closed month are settled now, so they are on the
-statement of the current month, as every late entry is; rows of an archived month are refused.
+the entry with its id changes nothing and is an error. Rows of a closed month are settled now, so they are on the
+statement of the current month, like every late entry; rows of an archived month are refused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Importer:
             self._closings: Closings = read_closings(connection)
 
     def add(self, batch: Sequence[tuple[int, LedgerEntry]]) -> None:
-        """Settle entries, each with the line that it is of. Raises ImportFailedError, without a change."""
+        """Settle entries, each with its line. Raises ImportFailedError, and then settles none of them."""
         ids = [entry.exchange_id for _, entry in batch]
         if self._dry_run:
             with reading(self._engine) as connection:
@@ -97,7 +97,7 @@ class Importer:
 
 
 def _is_same(before: LedgerEntry, entry: LedgerEntry) -> bool:
-    """True if both are of one row; prices may have changed since."""
+    """Whether both entries are of the same row; prices may have changed since."""
 
     def stated(one: LedgerEntry) -> tuple[object, ...]:
         return one.key_id, one.model, one.provider, one.started_at, usage_of(one)

@@ -1,8 +1,8 @@
 """Reads rows of usage from CSV, JSON lines, and OpenTelemetry logs of coding agents (OTLP as JSON lines).
 
-Invariants: a row is read as it is, or not at all: an unknown field, a count that is no count and counts that contradict
-each other are errors that name the line and the field. An error quotes no text of the file but names. Memory does not
-grow with the file.
+Invariants: a row is read as it is, or not at all: an unknown field, a count that is not a number and counts that
+contradict each other are errors that name the line and the field. Errors quote no text of the file except names.
+Memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FileFormat(StrEnum):
     CSV = "csv"
     JSONL = "jsonl"
     OTLP = "otlp"
-    """each line is an ExportLogsServiceRequest, as the file exporter of the OpenTelemetry Collector writes it"""
+    """each line is an ExportLogsServiceRequest, as written by the file exporter of the OpenTelemetry Collector"""
 
 
 class RowError(NamedTuple):
@@ -44,7 +44,7 @@ class RowError(NamedTuple):
 
     line: int
     why: str
-    """with the name of the field"""
+    """the message, with the name of the field"""
 
 
 class _FieldError(ValueError):
@@ -52,16 +52,16 @@ class _FieldError(ValueError):
 
 
 def format_of(path: Path) -> FileFormat:
-    """The format by the end of the name. Raises ValueError."""
+    """The format that the file name's suffix stands for. Raises ValueError."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix in (FileFormat.CSV, FileFormat.JSONL, FileFormat.OTLP):
         return FileFormat(suffix)
-    raise ValueError(f"{path}: the format is not clear from the name: give --format")
+    raise ValueError(f"{path}: the name does not show the format: use --format")
 
 
 def read_rows(path: Path, of: FileFormat) -> Iterator[ImportedRow | RowError]:
-    """The rows of a file, in its order. Events of OpenTelemetry that are no requests are skipped. Raises OSError, and
-    ValueError for a file that is no text."""
+    """The rows of a file, in its order, without OpenTelemetry events that are no requests. Raises OSError, and
+    ValueError for a file that is not text."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         if of is FileFormat.CSV:
             yield from _csv(file)
@@ -81,10 +81,10 @@ def _csv(file: Iterator[str]) -> Iterator[ImportedRow | RowError]:
         names = [name.strip() for name in rows.fieldnames or ()]
         rows.fieldnames = names
         if unknown := [name for name in names if name not in FIELDS]:
-            yield RowError(1, f"{_shown(unknown[0])}: is no column; columns are {', '.join(FIELDS)}")
+            yield RowError(1, f"{_shown(unknown[0])}: unknown column; the columns are {', '.join(FIELDS)}")
             return
         if len(set(names)) < len(names):
-            yield RowError(1, "a column occurs twice")
+            yield RowError(1, "two columns have the same name")
             return
         for row in rows:
             if "" in row:
@@ -92,16 +92,16 @@ def _csv(file: Iterator[str]) -> Iterator[ImportedRow | RowError]:
             else:
                 yield _row_or_error(rows.line_num, "csv", {name: text for name, text in row.items() if text})
     except csv.Error as error:
-        yield RowError(rows.line_num, f"is no CSV: {error}")
+        yield RowError(rows.line_num, f"not valid CSV: {error}")
 
 
 def _jsonl(number: int, line: str) -> Iterator[ImportedRow | RowError]:
     document = _document(line)
     if document is None:
-        yield RowError(number, "is no JSON object")
+        yield RowError(number, "not a JSON object")
         return
     if unknown := [name for name in document if name not in FIELDS]:
-        yield RowError(number, f"{_shown(unknown[0])}: is no field; fields are {', '.join(FIELDS)}")
+        yield RowError(number, f"{_shown(unknown[0])}: unknown field; the fields are {', '.join(FIELDS)}")
         return
     yield _row_or_error(number, "jsonl", document)
 
@@ -135,7 +135,7 @@ class _Event(NamedTuple):
     """the attribute `event.kind`; None: there is none"""
     provider: str
     session: str
-    """the attribute with the session"""
+    """the name of the attribute with the session"""
     counts: Callable[[Mapping[str, Any]], dict[str, Any]]
     """attributes → counts"""
 
@@ -156,7 +156,8 @@ class _Event(NamedTuple):
 
 
 def _claude_counts(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Anthropic's prompt is the sum of what was read from the cache, written to it, and neither."""
+    """The counts of Claude Code's event. The prompt is the sum of the tokens read from the cache, written to it, and
+    neither."""
     read, written = (_whole(name, attributes.get(name) or 0) for name in ("cache_read_tokens", "cache_creation_tokens"))
     return {
         "prompt_tokens": _whole("input_tokens", attributes.get("input_tokens") or 0) + read + written,
@@ -205,7 +206,7 @@ def _attributes(of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _event_name(record: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
-    """Claude Code's body has the name with its prefix, its attribute without."""
+    """The event's name with its prefix. Claude Code's body has the prefix, its attribute `event.name` does not."""
     name, body = attributes.get("event.name"), record.get("body")
     text = body.get("stringValue") if isinstance(body, dict) else None
     return next((one for one in (name, text, record.get("eventName")) if isinstance(one, str) and "." in one), "")

@@ -70,7 +70,7 @@ class Predecessor:
         self._connected = connected
 
     async def leave(self) -> None:
-        """Let it stop, since this process serves; its running exchanges finish."""
+        """Let the previous process stop, since this process serves; its running exchanges finish."""
         loop = asyncio.get_running_loop()
         self._connected.setblocking(False)
         answer = b""
@@ -145,7 +145,7 @@ def shared_out(succession: Succession, processes: int) -> list[Listeners]:
 
 
 def _is_at(sockets: Sequence[socket.socket], hosts: Sequence[str], port: int) -> bool:
-    """Whether they listen on exactly these addresses. `port`: 0: any."""
+    """Whether the sockets listen on exactly these addresses. `port`: 0: any."""
     try:
         found = [one for host in hosts for one in socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM)]
     except socket.gaierror:  # the new listener fails by it, and names the setting

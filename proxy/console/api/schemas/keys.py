@@ -73,9 +73,9 @@ class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on_exhausted: Literal["finish", "cut"] | UnsetType = UNSET
     on_store_outage: Literal["fail_closed", "fail_open"] | UnsetType | None = UNSET
     dimension_sources: DimensionSources | UnsetType | None = UNSET
-    """the presets that name the dimensions of its requests; null: the deployment's"""
+    """the presets that name the dimensions of the key's requests; null: the deployment's"""
     dimensions: FixedDimensions | UnsetType | None = UNSET
-    """fixed dimensions of its requests: `end_user`, `session`, `run`, `tag:NAME`"""
+    """fixed dimensions of the key's requests: `end_user`, `session`, `run`, `tag:NAME`"""
     byok: Byok | UnsetType | None = UNSET
     """its clients send their own provider credential, and are billed `nothing`, a share of the list price (`5%`), or
     USD for each request (`0.002`); null: the operator's credential is used"""
