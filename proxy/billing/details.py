@@ -155,6 +155,12 @@ the estimate, and four times; wider for scripts and models that it knows little 
     """The usage never passed the proxy, and was [imported](../how-to/import-usage.md): the `source`, and the `id` of \
 the row there."""
 
+    grant: str | None = None
+    """Of a credit: the id of the [grant](../how-to/trial-credit.md) that it belongs to."""
+    grant_move: str | None = None
+    """`granted`: the grant began. `expired`: it ended, and what was left is taken back; a positive credit \
+gives back what a later charge has used."""
+
     @classmethod
     def of(cls, stored: object) -> Self:
         """The details in a stored object. Never fails."""

@@ -215,9 +215,9 @@ def new_grant(
     _check(begins >= created_at, "begins: must not be in the past, because spend before a grant never burns it")
     _check(recurs is None or recurs in RECURRENCES, f"recurs: must be one of {', '.join(RECURRENCES)}")
     _check(time_zone is None or recurs is not None, "time_zone: is for a grant that recurs")
-    _check(expires_at is None or recurs is None, "expires: a grant that recurs expires with its window, or see lasts")
+    _check(expires_at is None or recurs is None, "expiry: a grant that recurs expires with its window, or see lasts")
     _check(expires_at is None or lasts_s is None, "lasts: give the time of the expiry or this, not both")
-    _check(expires_at is None or expires_at > begins, "expires: must be after the grant begins")
+    _check(expires_at is None or expires_at > begins, "expiry: must be after the grant begins")
     if time_zone is not None:
         try:
             checked_time_zone(time_zone)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 COMMANDS: Mapping[str, str] = {
     "init": "init", "demo": "serve", "serve": "serve", "reload": "reload", "worker": "serve", "migrate": "migrate",
-    "accounts": "accounts", "keys": "keys", "limits": "limits", "credit": "credit", "budgets": "budgets",
+    "accounts": "accounts", "keys": "keys", "limits": "limits", "credit": "credit", "grants": "grants",
+    "budgets": "budgets",
     "ledger": "ledger", "exchange": "ledger", "usage": "usage",
     "import": "imports",
     "adjust": "corrections", "rerate": "corrections", "simulate": "corrections", "prices": "prices",

@@ -189,7 +189,7 @@ def store_of(options: argparse.Namespace) -> Iterator[LedgerStores]:
 
 
 # The option that names the target of an audited command, first match; the whole command line is in its details.
-_TARGETS = ("limit", "key", "account", "exchange_id", "id", "alias", "name", "model", "month")
+_TARGETS = ("limit", "grant", "key", "account", "exchange_id", "id", "alias", "name", "model", "month")
 
 
 @contextmanager

@@ -106,6 +106,24 @@ RULES = Table(
     ("name", "rule_id", "split_by", "budget", "window", "rates", "scope", "only", "models"),
     left_out=("only", "models", "scope", "rule_id"),
 )
+GRANTS = Table(
+    {
+        "name": Column("NAME", 18, _field("name")),
+        "scope": Column("OF", 20, _field("scope_name")),
+        "grant_id": Column("ID", 28, _field("grant_id")),
+        "usd": Column("USD", 10, _field("usd"), right=True),
+        "left": Column("LEFT USD", 12, _field("left_usd"), right=True),
+        "burned": Column("USED USD", 12, _field("burned_usd"), right=True),
+        "expired": Column("EXPIRED USD", 12, _field("expired_usd"), right=True),
+        "begins": Column("BEGINS", 10, _moment("begins_at", 10)),
+        "expires": Column("EXPIRES", 10, _moment("expires_at", 10)),
+        "recurs": Column("RECURS", 14, _field("recurs")),
+        "zone": Column("TIME ZONE", 16, _field("time_zone")),
+        "priority": Column("PRIORITY", 8, _field("priority"), right=True),
+    },
+    ("name", "scope", "grant_id", "usd", "left", "expires", "recurs"),
+    left_out=("recurs", "grant_id", "usd"),
+)
 PERIODS = Table(
     {
         "month": Column("MONTH", 7, _field("month")),

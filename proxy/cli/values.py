@@ -37,6 +37,16 @@ def moment(text: str) -> float:
     return option_value(lambda one: since_from(one, time.time()), text)
 
 
+def future(text: str) -> float:
+    """A time after now, or a duration from now. Returns Unix seconds."""
+    from proxy.billing.keys import expires_at_from
+
+    at = None if text == "never" else option_value(lambda one: expires_at_from(one, time.time()), text)
+    if at is None:
+        raise argparse.ArgumentTypeError("must be a date, or a duration such as 14d")
+    return at
+
+
 def duration(text: str) -> int:
     """A duration, such as `90m`. Returns seconds."""
     return option_value(seconds_from, text)

@@ -41,6 +41,7 @@ from proxy.ledger.schema.tables import (
     api_keys,
     dead_letters,
     dimension_clock,
+    grant_clock,
     ledger_entries,
     sink_letters,
     sinks,
@@ -247,7 +248,7 @@ def _checked(connection: Connection, month: Month, order: ArchiveOptions) -> Mon
         raise ArchiveError(f"{month}: some of its entries are on the statements of {last}, which is not closed")
     settled = contents.last_settled(connection, month)
     if settled is not None:
-        for clock in (account_clock, dimension_clock):
+        for clock in (account_clock, dimension_clock, grant_clock):
             if settled > added_until(connection, clock):
                 raise ArchiveError(f"{month}: the daily sums do not have all of its entries yet: is a server running?")
         for name in _behind(connection, month, settled, order.sinks):

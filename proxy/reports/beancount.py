@@ -11,6 +11,7 @@ account is the sum of its postings. Unknown amounts are not posted.
 | `REVENUE` | income | charges, below zero as every income |
 | `ADJUSTMENTS` | income | corrections of charges |
 | `PAYMENTS` | an asset | what was paid in, less refunds |
+| `GRANTS` | income | what was granted, less what has expired: above zero, it lowers the income |
 | `COST` | an expense | what providers charge |
 | `PAYABLE`, by provider | a liability | the same, owed to each |
 """
@@ -37,6 +38,7 @@ class Account(StrEnum):
     REVENUE = "revenue"
     ADJUSTMENTS = "adjustments"
     PAYMENTS = "payments"
+    GRANTS = "grants"
     COST = "cost of revenue"
     PAYABLE = "payable"
 
@@ -59,7 +61,9 @@ def postings(entry: LedgerEntry) -> list[Posting]:
     found: list[Posting] = []
     if entry.charge_nusd:
         found.append(Posting(Account.CUSTOMER, entry.key_id, entry.charge_nusd))
-        found.append(Posting(_COUNTERPARTS.get(entry.kind, Account.REVENUE), None, -entry.charge_nusd))
+        is_grant = entry.kind == EntryKind.CREDIT and EntryDetails.of(entry.details).grant is not None
+        other = Account.GRANTS if is_grant else _COUNTERPARTS.get(entry.kind, Account.REVENUE)
+        found.append(Posting(other, None, -entry.charge_nusd))
     if entry.cost_nusd:
         found.append(Posting(Account.COST, None, entry.cost_nusd))
         found.append(Posting(Account.PAYABLE, entry.provider, -entry.cost_nusd))
@@ -71,6 +75,7 @@ _NAMES: Mapping[Account, str] = {
     Account.REVENUE: "Income:Usage",
     Account.ADJUSTMENTS: "Income:Adjustments",
     Account.PAYMENTS: "Assets:Payments",
+    Account.GRANTS: "Income:Grants",
     Account.COST: "Expenses:CostOfRevenue",
     Account.PAYABLE: "Liabilities:Providers",
 }

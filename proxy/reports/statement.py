@@ -23,6 +23,7 @@ from proxy.billing.period import Closings, Month
 from proxy.billing.receipt import EMPTY, digest_of
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.archive.archives import require_entries
+from proxy.ledger.grants.burning import GrantPeriod, grant_periods
 from proxy.ledger.periods.activity import Booking, ScopeActivity, UsageLine, Usages, activities, late_usage
 from proxy.ledger.periods.closing import closed_activities, read_closings, read_period, totals_until
 from proxy.ledger.periods.values import ValueActivity, activity_by_value
@@ -93,6 +94,8 @@ class Statement:
     """None: the month is open, and the statement can change"""
     by_value: ByValue | None = None
     """None: not requested"""
+    grants: Sequence[GrantPeriod] = ()
+    """the owner's own grants, by the entries that were settled in the month"""
 
     @property
     def is_over(self) -> bool:
@@ -149,6 +152,7 @@ def read_statement(engine: Engine, owner: StatementOwner, month: Month, by: str 
             statement = _from_entries(connection, owner, month)
         else:
             statement = _from_closed_form(connection, owner, month, period.closed_at)
+        statement = replace(statement, grants=grant_periods(connection, owner.scope_id, month.since, month.until))
         if by is None:
             return statement
         require_entries(connection, month)

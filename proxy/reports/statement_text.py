@@ -11,6 +11,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from proxy.billing.dimensions import TAG
@@ -19,6 +20,7 @@ from proxy.billing.money import Nusd, total_nusd, usd_text
 from proxy.billing.receipt import FORMAT
 from proxy.billing.units import BILLED_UNITS
 from proxy.foundation.times import iso_utc
+from proxy.ledger.grants.burning import GrantPeriod
 from proxy.ledger.periods.activity import Booking, UsageLine, Usages
 from proxy.reports.dimensions import NONE
 from proxy.reports.export import safe_cell
@@ -157,6 +159,40 @@ def sections(statement: Statement) -> Iterator[Section]:
         ]
         rows = [(*_booked_day(one), one.exchange_id, one.why, text(one.nusd)) for one in statement.credits]
         yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_nusd)))
+    if statement.grants:
+        yield _grants(statement.grants, text)
+
+
+_GRANT_COLUMNS = {"Opening": "opening", "Granted": "granted", "Used": "burned", "Expired": "expired", "Left": "closing"}
+"""title → amount of a grant in the month"""
+
+
+def _grants(found: Sequence[GrantPeriod], text: Callable[[int], str]) -> Section:
+    def cells(sign: Callable[[str], int]) -> list[str]:
+        return [text(sign(name)) for name in _GRANT_COLUMNS.values()]
+
+    rows = [
+        (one.grant.name, "never" if one.grant.expires_at is None else _second(one.grant.expires_at),
+         *cells(partial(getattr, one)))
+        for one in found
+    ]  # fmt: skip
+    foot = ("Total", "", *cells(lambda name: sum(getattr(one, name) for one in found)))
+    columns = [TableColumn("Grant", is_long=True), TableColumn("Expires")]
+    return Section("Grants", [*columns, *(TableColumn(one, is_number=True) for one in _GRANT_COLUMNS)], rows, foot)
+
+
+def _grants_json(found: Sequence[GrantPeriod]) -> dict[str, Any]:
+    """Left out of statements without grants: those of closed months stay as they were."""
+    rows = [
+        {
+            "grant_id": one.grant.grant_id,
+            "name": one.grant.name,
+            "expires_at": None if one.grant.expires_at is None else iso_utc(one.grant.expires_at),
+            **{f"{name}_usd": usd_text(getattr(one, name)) for name in _GRANT_COLUMNS.values()},
+        }
+        for one in found
+    ]
+    return {"grants": rows} if rows else {}
 
 
 def _by_value(found: ByValue, shown: Sequence[str], text: Callable[[int], str]) -> Section:
@@ -218,6 +254,7 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "adjustments": [_booking_json(adjustment, "charge_usd") for adjustment in statement.adjustments],
         "credits": [_booking_json(credit, "credit_usd") for credit in statement.credits],
         "total": _usages_json(statement.total),
+        **_grants_json(statement.grants),
         **_by_value_json(statement.by_value),
     }  # fmt: skip
 
@@ -346,5 +383,7 @@ def _all_nusd(statement: Statement) -> Iterable[int]:
     for one in (statement.total, *(line.usages for line in statement.lines), *(one for *_, one in statement.keys)):
         yield from (one.charge_nusd, one.estimated_nusd)
     yield from (one.nusd for one in (*statement.adjustments, *statement.credits))
+    for grant in statement.grants:
+        yield from (getattr(grant, name) for name in _GRANT_COLUMNS.values())
     for _, found in () if statement.by_value is None else statement.by_value.rows:
         yield from (found.usages.charge_nusd, found.adjusted_nusd)

@@ -34,7 +34,7 @@ from proxy.ledger.settling.settler import EXTEND_CLAIM_S, Settler
 from proxy.ledger.settling.store import Arrival
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
-from proxy.runtime.machine.ledger_stores import LedgerStores, keep_partitions, open_ledger
+from proxy.runtime.machine.ledger_stores import LedgerStores, keep_partitions, open_ledger, post_grants
 from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.admission import LedgerFollowing
@@ -122,6 +122,7 @@ class Worker:
         tasks.start(sweeper.run(), name="sweeper")
         tasks.start(close_months(settings, engine, store.ledger, in_thread), name="periods")
         tasks.start(keep_partitions(engine, in_thread), name="partitions")
+        tasks.start(post_grants(store.grants, in_thread), name="grants")
         tasks.start(check_integrity(settings, engine, metrics, in_thread), name="integrity")
         Deliveries(engine, metrics, tasks, in_thread).use(settings)
         start_projects(metrics, engine, tasks, in_thread)

@@ -117,9 +117,9 @@ def test_each_calendar_month_of_a_time_zone() -> None:
         ({"recurs": "30d"}, "recurs: must be one of"),
         ({"time_zone": BERLIN}, "time_zone: is for a grant that recurs"),
         ({"time_zone": "Mars", "recurs": MONTH}, "time_zone: not a time zone"),
-        ({"expires_at": T + 9, "recurs": MONTH}, "expires: a grant that recurs"),
+        ({"expires_at": T + 9, "recurs": MONTH}, "expiry: a grant that recurs"),
         ({"expires_at": T + 9, "lasts_s": 9}, "lasts: give"),
-        ({"expires_at": T}, "expires: must be after"),
+        ({"expires_at": T}, "expiry: must be after"),
     ],
 )
 def test_a_wrong_grant_is_refused(fields: dict[str, Any], message: str) -> None:

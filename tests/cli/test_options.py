@@ -102,8 +102,9 @@ def test_wrong_usage_is_another_exit_code(command: str, words: str, capsys: pyte
 
 
 FREE = {
-    "account", "bills", "call", "exchange", "exchange_id", "geography", "host", "key", "limit", "model", "name",
-    "organization", "project", "provider", "restart", "source", "speed", "tier", "cached_input", "input", "output",
+    "account", "bills", "call", "exchange", "exchange_id", "geography", "grant", "host", "key", "limit", "model",
+    "name", "organization", "project", "provider", "restart", "source", "speed", "tier", "cached_input", "input",
+    "output",
 }  # fmt: skip
 """arguments that take any text: names, which are looked up, words of a provider, and the prices of `rerate`, which are
 read together; a file is opened by its command"""

@@ -19,7 +19,15 @@ from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.money import Nusd
 from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.ledger.dimensions import sums as dimension_sums
-from proxy.ledger.schema.tables import account_clock, accounts, dimension_clock, ledger_clock, metadata
+from proxy.ledger.grants.burning import burn
+from proxy.ledger.schema.tables import (
+    account_clock,
+    accounts,
+    dimension_clock,
+    grant_clock,
+    ledger_clock,
+    metadata,
+)
 from proxy.ledger.settling import account_sums
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
@@ -108,14 +116,14 @@ def emptied(engine: Engine) -> None:
     with writing(engine) as connection:
         for statement in ["; ".join(deletes)] if is_shared(engine) else deletes:
             connection.exec_driver_sql(statement)
-        for clock in (ledger_clock, account_clock, dimension_clock):
+        for clock in (ledger_clock, account_clock, dimension_clock, grant_clock):
             connection.execute(insert(clock).values(id=1, settled_at=0.0))
         connection.execute(insert(accounts).values(DEFAULT_ACCOUNTS))
 
 
 def add_up(engine: Engine) -> None:
     """Add all settled entries to the daily sums."""
-    for step in (account_sums.add_up, dimension_sums.add_up):
+    for step in (account_sums.add_up, dimension_sums.add_up, burn):
         while step(engine):
             pass
 

@@ -49,7 +49,7 @@ LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
 NAMES = [
     *("terminal", "duplicates", "adjustments", "attempts", "credits", "balances", "days", "accounts", "dimensions"),
-    *("numbers", "counts", "prices", "clock", "periods", "journals", "conflicts", "dead letters"),
+    *("grants", "numbers", "counts", "prices", "clock", "periods", "journals", "conflicts", "dead letters"),
 ]
 
 

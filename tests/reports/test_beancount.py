@@ -41,6 +41,11 @@ def test_what_an_entry_posts_adds_up_to_zero(kind: str, charge: int | None, cost
     assert (of[income], of[Account.PAYABLE]) == (-(charge or 0), -(cost or 0))
 
 
+def test_a_grant_is_no_payment() -> None:
+    found = postings(an_entry(kind="credit", charge_nusd=-5, cost_nusd=0, details={"grant": "grant_1"}))
+    assert found == [(Account.CUSTOMER, "key-1", -5), (Account.GRANTS, None, 5)]
+
+
 def some_entries(count: int) -> list[LedgerEntry]:
     """Of every kind, for customers and providers with every name."""
     rng = random.Random(1)
@@ -55,7 +60,8 @@ def some_entries(count: int) -> list[LedgerEntry]:
         name = rng.choice(NAMES)
         started_at = 1_790_000_000.0 + rng.randrange(90 * 86_400)
         more: Any = {"kind": kind, "key_id": name, "key_alias": name, "provider": rng.choice(NAMES), "model": name}
-        found.append(an_entry(number, started_at=started_at, details={"why": name}, **more, **money))
+        details = {"why": name, **({"grant": "grant_1"} if kind == "credit" and rng.random() < 0.5 else {})}
+        found.append(an_entry(number, started_at=started_at, details=details, **more, **money))
     return found
 
 

@@ -27,6 +27,7 @@ from proxy.reports.statement_pdf import statement_pdf
 from proxy.reports.statement_text import AS_BILLED, statement_csv, statement_json
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
+from tests.ledger.grants.book import DAY_S, Book
 from tests.ledger.owners import KEY, ORGANIZATION, PROJECT, at, insert_owners
 from tests.support.ledgers import on_both_databases
 
@@ -210,3 +211,31 @@ def test_a_month_without_anything(engine: Engine) -> None:
 def test_what_is_no_month_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected YYYY-MM"):
         month_from(text)
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+def test_the_grants_of_a_month_add_up(engine: Engine) -> None:
+    insert_owners(engine)
+    book = Book(engine)  # in October
+    book.grant(10**9, "trial", lasts_s=int(14 * DAY_S))
+    book.wait(1)
+    long = book.charge(300_000_000)
+    book.wait(10 * DAY_S)
+    book.charge(50_000_000)
+    book.wait(5 * DAY_S)
+    book.post()
+    book.charge(1, of=long)
+    october, november = (statement_json(read(engine, KEY, month)) for month in ("2026-10", "2026-11"))
+    amounts = [
+        [one["grants"][0][f"{name}_usd"] for name in ("opening", "granted", "burned", "expired", "closing")]
+        for one in (october, november)
+    ]
+    assert amounts == [["0", "1", "0.3", "0", "0.7"], ["0.7", "0", "0.050000001", "0.65", "-0.000000001"]]
+    book.wait(1)
+    book.post()
+    found = read(engine, KEY, "2026-11")
+    last = statement_json(found)
+    assert (last["grants"][0]["expired_usd"], last["grants"][0]["closing_usd"]) == ("0.649999999", "0")
+    assert (last["opening_balance_usd"], last["credits_usd"]) == ("0.7", "-0.649999999")
+    assert last["closing_balance_usd"] == "0", "a trial leaves credit or a debt"
+    assert re.search(r"trial</td>.*0.700000000.*0.050000001.*0.649999999.*0.000000000", statement_html(found))

@@ -26,6 +26,7 @@ from proxy.keys.secrets import parse
 from proxy.ledger.accounts.account_store import UnknownAccountError
 from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
 from proxy.ledger.accounts.key_store import UnknownKeyError
+from proxy.ledger.grants.store import UnknownGrantError
 from proxy.ledger.limit_rules import UnknownRuleError
 from proxy.storage.executor import BoundedExecutor
 
@@ -33,7 +34,7 @@ from proxy.storage.executor import BoundedExecutor
 REFRESH_S_MAX = 1.0
 
 # Fields that name the target of the change; they are not repeated in the details.
-_NAMES = frozenset({"key", "account", "limit"})
+_NAMES = frozenset({"key", "account", "limit", "grant"})
 
 
 class AuditedOperations:
@@ -104,6 +105,8 @@ def _refused(refusal: ValueError) -> ApiError:
     param = FIELDS.get(name) if colon else None
     if isinstance(refusal, UnknownAccountError) and param == "account":
         return ApiError(404, f"'account': {message}.", param=param, code="account_not_found")
+    if isinstance(refusal, UnknownGrantError):
+        return ApiError(404, f"'grant': {message}.", param=param, code="grant_not_found")
     if isinstance(refusal, UnknownRuleError):
         return ApiError(404, f"'limit': {message}.", param=param, code="limit_not_found")
     return invalid(f"{refusal}." if param is None else f"'{param}': {message}.", param)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from proxy.billing.grants import GrantState
 from proxy.billing.keys import ApiKey
 from proxy.billing.money import usd_text
 from proxy.budgets.budget_state import BudgetState
@@ -33,6 +34,7 @@ def me(key: ApiKey, access: KeyAccess, found: KeyBudgets) -> Document:
         "spent_usd": usd_text(found.spent_nusd[0]),
         "limits": [_limits(one) for one in found.levels],
         "budgets": [_budget(one) for one in found.budgets],
+        "grants": [_grant(one) for one in found.grants],
     }
 
 
@@ -61,6 +63,19 @@ def _budget(state: BudgetState) -> Document:
         "held_usd": usd_text(state.reserved_nusd),
         "left_usd": usd_text(state.left_nusd),
         "running": state.running,
+    }
+
+
+def _grant(state: GrantState) -> Document:
+    grant = state.grant
+    return {
+        "id": grant.grant_id,
+        "scope_id": grant.scope_id,
+        "name": grant.name,
+        "usd": usd_text(grant.nusd),
+        "left_usd": usd_text(state.left),
+        "expires_at": None if grant.expires_at is None else iso_utc(grant.expires_at),
+        "recurs": grant.recurs,
     }
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec import structs
 from sqlalchemy import Engine
 
+from proxy.billing.grants import GrantState
 from proxy.billing.keys import AccountKind, ApiKey
 from proxy.billing.limit_rules import RuleScope
 from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters
@@ -23,6 +24,7 @@ from proxy.budgets.budget_state import BudgetState, credit_state, window_state
 from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import KEY, RULE, Subject
 from proxy.keys.keyring import KeyAccess
+from proxy.ledger.grants.burning import read_current_states
 from proxy.ledger.settling.spend import sums
 from proxy.reports.exchanges import SettledExchange, read_own_exchange
 from proxy.reports.totals import SpendAndCredit, read_paid
@@ -42,6 +44,7 @@ class _FromLedger:
 
     spent: dict[Counter, int]
     paid: dict[str, SpendAndCredit]
+    grants: Sequence[GrantState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class KeyBudgets:
     spent_nusd: Sequence[Nusd]
     """the key's own spend since each of the requested times"""
     budgets: Sequence[BudgetState]
+    grants: Sequence[GrantState]
+    """those of the key, its project and its organization that can be used, in the order of their use at each level"""
 
     @property
     def tightest(self) -> BudgetState | None:
@@ -80,9 +85,11 @@ class KeyReads:
         unknown = [(one.counter_id, one.since) for one in counters if not _is_seeded(one, stored)]
         prepaid = [one.scope_id for one in levels if one.limits.prepaid]
         own = [(key.key_id, one) for one in since]
-        ledger = await self.threads.run(_read, self.engine, [*own, *unknown], prepaid)
+        owners = access.payer.key_id, access.payer.project_id, access.payer.organization_id
+        ledger = await self.threads.run(_read, self.engine, [*own, *unknown], prepaid, owners)
         states = {one.counter_id: _state(one, stored, ledger) for one in counters}
-        return KeyBudgets(levels, [Nusd(ledger.spent[one]) for one in own], list(_budgets(levels, states, ledger)))
+        spent = [Nusd(ledger.spent[one]) for one in own]
+        return KeyBudgets(levels, spent, list(_budgets(levels, states, ledger)), ledger.grants)
 
     async def exchange(self, key: ApiKey, named: str) -> SettledExchange | None:
         """A settled exchange of this key, by its id or its provider's response id. Raises OSError."""
@@ -123,9 +130,10 @@ def _state(counter: LimitCounter, stored: dict[str, CounterState], ledger: _From
     return structs.replace(state, since=counter.since, spent=ledger.spent[counter.counter_id, counter.since])
 
 
-def _read(engine: Engine, wanted: Sequence[Counter], prepaid: Sequence[str]) -> _FromLedger:
+def _read(engine: Engine, wanted: Sequence[Counter], prepaid: Sequence[str], owners: Sequence[str]) -> _FromLedger:
     spent = {(one.counter_id, one.since): one.nusd for one in sums(engine, wanted)} if wanted else {}
-    return _FromLedger(spent, read_paid(engine, prepaid) if prepaid else {})
+    grants = [one for one in read_current_states(engine, *owners) if one.granted and one.left > 0]
+    return _FromLedger(spent, read_paid(engine, prepaid) if prepaid else {}, grants)
 
 
 def _budgets(levels: Iterable[Subject], states: dict[str, CounterState], ledger: _FromLedger) -> Iterable[BudgetState]:

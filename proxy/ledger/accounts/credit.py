@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+from msgspec import structs
+
 from proxy.billing.adjustment import BY_OPERATOR
 from proxy.billing.correction import REASON_CHARS_MAX
 from proxy.billing.details import EntryDetails
@@ -40,8 +42,10 @@ def add_credit(
     return stored[0]
 
 
-def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: Nusd, why: str, at: float) -> LedgerEntry:
-    """The entry of a top-up. Raises CreditError."""
+def credit_entry(
+    exchange_id: str, scope_id: str, name: str, nusd: Nusd, why: str, at: float, grant: EntryDetails | None = None
+) -> LedgerEntry:
+    """The entry of a top-up, or of a grant with these details. Raises CreditError."""
     if nusd == 0 or abs(nusd) > BUDGET_NUSD_MAX:
         raise CreditError(
             f"usd: must not be 0, and at most {usd_text(BUDGET_NUSD_MAX)} either way, not {usd_text(nusd)}"
@@ -64,6 +68,6 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: Nusd, why: st
         charge_nusd=Nusd(-nusd),
         started_at=round(at, 6),  # the column's precision, so that the entry as read has the hash of the entry written
         duration_ms=0.0,
-        details=EntryDetails(why=why.strip(), by=BY_OPERATOR).stored(),
+        details=structs.replace(EntryDetails() if grant is None else grant, why=why.strip(), by=BY_OPERATOR).stored(),
         **NOTHING_USED,
     )

@@ -416,6 +416,67 @@ limit_rules = Table(
     UniqueConstraint("revision"),
 )
 
+# Grants: see billing/grants.py. Of a series that recurs, a row for each that began. Rows are never deleted.
+grants = Table(
+    "grants",
+    metadata,
+    Column("grant_id", _text(), primary_key=True),
+    Column("series_id", _text(), nullable=False),
+    # In the series, from 1.
+    Column("number", BigInteger, nullable=False),
+    Column("scope_id", _text(), nullable=False),
+    Column("scope_name", _text(), nullable=False),
+    Column("name", _text(), nullable=False),
+    # Amounts in nUSD: exact on both databases.
+    Column("amount_nusd", BigInteger, nullable=False),
+    Column("begins_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("priority", Integer, nullable=False),
+    Column("recurs", _text()),
+    Column("time_zone", _text()),
+    Column("lasts_s", BigInteger),
+    # By the ledger's clock.
+    Column("created_at", UtcTime, nullable=False),
+    Column("revoked_at", UtcTime),
+    # The sums of its moves.
+    Column("granted_nusd", BigInteger, nullable=False),
+    Column("burned_nusd", BigInteger, nullable=False),
+    Column("expired_nusd", BigInteger, nullable=False),
+    # The number of moves that are entries of their own: granted and expired.
+    Column("entries", BigInteger, nullable=False),
+    # Of the last of its series: when the next one begins. Null: there is none, or it has begun.
+    Column("next_at", UtcTime),
+    UniqueConstraint("series_id", "number"),
+    Index("ix_grants_scope_id", "scope_id"),
+    _partial("ix_grants_open", "begins_at", "granted_nusd = 0 OR granted_nusd - burned_nusd <> expired_nusd"),
+    _partial("ix_grants_next_at", "next_at", "next_at IS NOT NULL"),
+)
+
+# What each entry has granted, burned or expired of a grant. Rows are never changed or deleted.
+grant_moves = Table(
+    "grant_moves",
+    metadata,
+    Column("grant_id", _text(), nullable=False),
+    Column("entry_id", _text(), nullable=False),
+    Column("exchange_id", _text(), nullable=False),
+    # granted, burned, expired
+    Column("kind", _text(), nullable=False),
+    # Of the entry.
+    Column("settled_at", UtcTime, nullable=False),
+    Column("amount_nusd", BigInteger, nullable=False),
+    PrimaryKeyConstraint("grant_id", "entry_id"),
+    Index("ix_grant_moves_grant_id_settled_at", "grant_id", "settled_at"),
+    Index("ix_grant_moves_exchange_id", "exchange_id"),
+)
+
+# One row: the entries settled until then have burned their grants.
+grant_clock = Table(
+    "grant_clock",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("settled_at", UtcTime, nullable=False),
+)
+
 # Budget thresholds that were exceeded, once per window, and the delivery of their webhooks.
 budget_alerts = Table(
     "budget_alerts",

@@ -21,7 +21,15 @@ from proxy.ledger.archive.archives import archived_until
 from proxy.ledger.schema.archive_guard import refuse_until
 from proxy.ledger.schema.migrate import OutdatedLedgerError, is_newest
 from proxy.ledger.schema.partitions import add_months, months_of_entries
-from proxy.ledger.schema.tables import account_clock, accounts, dimension_clock, ledger_clock, ledger_entries, metadata
+from proxy.ledger.schema.tables import (
+    account_clock,
+    accounts,
+    dimension_clock,
+    grant_clock,
+    ledger_clock,
+    ledger_entries,
+    metadata,
+)
 from proxy.ledger.transfer.comparing import (
     DifferentLedgerError,
     LedgerSums,
@@ -40,7 +48,7 @@ Progress = Callable[[str, str, int, int], None]
 # The entries first: they show whether the target is an interrupted copy, or the ledger of another deployment.
 _TABLES = (ledger_entries, *(table for table in metadata.sorted_tables if table not in (ledger_entries, ledger_clock)))
 # These have rows in a new ledger.
-_FILLED = (accounts, account_clock, dimension_clock, ledger_clock)
+_FILLED = (accounts, account_clock, dimension_clock, grant_clock, ledger_clock)
 
 
 def require_current(source: Connection) -> None:

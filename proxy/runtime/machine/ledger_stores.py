@@ -17,9 +17,11 @@ from functools import partial
 from sqlalchemy import Engine
 
 from proxy.billing.settlement import content_hash
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.grants.store import GrantStore
 from proxy.ledger.limit_rules import RuleStore
 from proxy.ledger.schema.migrate import OutdatedLedgerError, require_current
 from proxy.ledger.schema.partitions import make_partitions
@@ -38,6 +40,8 @@ from proxy.storage.executor import BoundedExecutor, InThread
 LEDGER_THREADS = 8
 # Partitions are made months ahead: a failed day is no harm.
 PARTITIONS_S = 86_400.0
+# The entry of a grant that begins or ends is posted about this long afterwards.
+GRANTS_S = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +58,7 @@ class LedgerStores:
         self.rules = RuleStore(self.engine, clock=time.time)
         self.audit_log = AuditLog(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
+        self.grants = GrantStore(self.engine, self.ledger, clock=time.time)
         self.files = FileStore(self.engine)
         self.batches = BatchStore(self.engine)
 
@@ -112,3 +117,11 @@ async def keep_partitions(engine: Engine, in_thread: InThread) -> None:
         except LedgerUnavailable as error:
             _log.warning("partitions of the coming months cannot be created; next try tomorrow: %s", error)
         await asyncio.sleep(PARTITIONS_S)
+
+
+async def post_grants(grants: GrantStore, in_thread: InThread) -> None:
+    """Post the entries of grants that begin or end, until cancelled."""
+    outage = Outage(OutageLog("posting the entries of grants"))
+    while True:
+        if not await outage.attempt(partial(in_thread, grants.post_due), False):
+            await asyncio.sleep(GRANTS_S)

@@ -42,6 +42,7 @@ from proxy.keys.idempotency import Claims
 from proxy.keys.keyring import Keyring
 from proxy.keys.response_owners import ResponseOwners
 from proxy.ledger.dimensions import sums as dimension_sums
+from proxy.ledger.grants.burning import burn
 from proxy.ledger.settling import account_sums
 from proxy.ledger.settling.clock import level_clocks
 from proxy.ledger.stored_objects.batches import BatchStore
@@ -62,7 +63,7 @@ PAGE_RECORDS = 100
 ADD_UP_S = 10.0
 # An entry of an idle shard counts about this long after its settlement.
 LEVEL_S = 0.5
-_SUMS = {"accounts": account_sums.add_up, "dimensions": dimension_sums.add_up}
+_SUMS = {"accounts": account_sums.add_up, "dimensions": dimension_sums.add_up, "grants": burn}
 
 _log = logging.getLogger(__name__)
 

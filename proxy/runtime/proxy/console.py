@@ -20,6 +20,7 @@ from proxy.console.api.audited_operations import AuditedOperations
 from proxy.console.api.endpoints import HEADERS, Endpoint, add, add_session
 from proxy.console.api.erasure import ErasureApi
 from proxy.console.api.exchanges import ExchangesApi
+from proxy.console.api.grants import GrantsApi
 from proxy.console.api.keys import KeysApi
 from proxy.console.api.limits import LimitsApi
 from proxy.console.api.live import LiveApi
@@ -136,6 +137,9 @@ class Console:
         yield from status.endpoints()
         yield from keys.endpoints()
         yield from accounts.endpoints()
+        yield from GrantsApi(
+            store.grants, store.keys, store.accounts, operations, self._threads, unix_time=time.time
+        ).endpoints()
         yield from LimitsApi(
             store.rules, store.keys, store.accounts, values, operations, self._threads,
             pepper=store.end_user_pepper(),

@@ -35,7 +35,7 @@ from proxy.ledger.dimensions.values import DimensionValues
 from proxy.runtime.machine.configuration_file import ConfigurationFile
 from proxy.runtime.machine.data_folder import DataFolder, ledger_url
 from proxy.runtime.machine.integrity_check import count_letters
-from proxy.runtime.machine.ledger_stores import keep_partitions
+from proxy.runtime.machine.ledger_stores import keep_partitions, post_grants
 from proxy.runtime.machine.price_file import path_in
 from proxy.runtime.machine.traces import close_traces
 from proxy.runtime.machine.unsettled import close_months
@@ -413,6 +413,7 @@ def _start_maintenance(resources: Resources, tasks: Tasks, *, is_first: bool) ->
         tasks.start(count_letters(store.engine, metrics, in_thread), name="letters")
         if is_first:
             tasks.start(close_months(settings, store.engine, store.ledger, in_thread), name="periods")
+            tasks.start(post_grants(store.grants, in_thread), name="grants")
         if settings.ledger is not None:
             tasks.start(keep_partitions(store.engine, in_thread), name="partitions")
     start_projects(metrics, store.engine, tasks, in_thread)

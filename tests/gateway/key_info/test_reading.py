@@ -15,13 +15,14 @@ from proxy.billing.money import Nusd
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.reservation import CounterState
 from proxy.foundation.ids import exchange_id
-from proxy.gateway.key_info import openrouter
+from proxy.gateway.key_info import openrouter, own_format
 from proxy.gateway.key_info.reading import KeyBudgets, KeyReads
 from proxy.keys.keyring import KeyAccess
 from proxy.ledger.accounts.credit import add_credit
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports import exchanges
 from proxy.reports.exchanges import read_own_exchange
+from tests.ledger.grants.book import Book
 from tests.ledger.priced_entries import a_real_entry, a_real_store, settle
 
 pytestmark = pytest.mark.io
@@ -92,6 +93,24 @@ async def test_credit_before_the_first_request(reading: Reading) -> None:
     reading.counters.states = [CounterState(credit_counter_id("key-1"), 0.0, sum(CHARGES) - 10**9, 9, 1, 0)]
     (same,) = (await reading.of(Limits(prepaid=True))).budgets
     assert same.left_nusd == balance.left_nusd - 9
+
+
+async def test_grants_that_can_be_used(engine: Engine) -> None:
+    book = Book(engine)
+    book.grant(30, "trial", "org_1", lasts_s=60)
+    book.grant(20, "next", "org_1", begins_at=book.now + 5)
+    book.wait(1)
+    book.charge(30, key_id="key-2")
+    book.grant(10)
+    book.wait(1)
+    book.charge(4, at=book.now)
+    reads = KeyReads(engine, Counters())  # type: ignore[arg-type]
+    found = await Reading(reads, Counters(), book.ledger).of(Limits())
+    await reads.close()
+    shown = own_format.me(KEY, KeyAccess(False, (), PAYER, False), found)["grants"]
+    assert [(one["name"], one["usd"], one["left_usd"]) for one in shown] == [
+        ("trial", "0.00000003", "0.00000003"), ("trial", "0.00000001", "0.000000006"),
+    ]  # fmt: skip
 
 
 def test_weeks_begin_on_monday() -> None:

@@ -38,6 +38,7 @@ from proxy.ledger.schema.tables import (
     dimension_clock,
     dimension_daily,
     exchange_dimensions,
+    grant_clock,
     ledger_entries,
     sinks,
 )
@@ -281,7 +282,7 @@ def test_open_months_are_refused(years: Book, tmp_path: Path) -> None:
     assert "statements of 2027-01, which is not closed" in refusal(years, order(tmp_path))
 
 
-@pytest.mark.parametrize("clock", [account_clock, dimension_clock])
+@pytest.mark.parametrize("clock", [account_clock, dimension_clock, grant_clock])
 def test_sums_that_are_not_complete_are_refused(years: Book, tmp_path: Path, clock: Table) -> None:
     with writing(years.engine) as connection:
         connection.execute(update(clock).values(settled_at=at("2026-10-24")))

@@ -22,6 +22,7 @@ from proxy.ledger.schema.tables import (
     dead_letters,
     dimension_clock,
     dimension_daily,
+    grant_clock,
     ledger_clock,
     ledger_entries,
 )
@@ -251,9 +252,10 @@ def test_usage_by_dimension_begins_at_the_upgrade(database_url: str) -> None:
     assert (stored(engine), read_balances(engine)) == (before, sums_before)
     with reading(engine) as connection:
         clocks = [
-            connection.execute(select(clock.c.settled_at)).scalar_one() for clock in (account_clock, dimension_clock)
+            connection.execute(select(clock.c.settled_at)).scalar_one()
+            for clock in (account_clock, dimension_clock, grant_clock)
         ]
-        assert clocks[0] == clocks[1] > 0
+        assert clocks[0] == clocks[1] == clocks[2] > 0
     store.settle(arriving(an_entry(4, details={"dimensions": {"end_user": "v_1"}})))
     add_up(engine)
     with reading(engine) as connection:

@@ -35,6 +35,7 @@ from proxy.ledger.schema.tables import (
     archives,
     balances,
     dimension_clock,
+    grant_clock,
     ledger_clock,
     ledger_entries,
     metadata,
@@ -92,7 +93,8 @@ def source(tmp_path: Path) -> Iterator[Engine]:
             connection.execute(delete(table))
             rows = [a_row(table, number) for number in range(ROWS)]
             connection.execute(
-                insert(table), rows[:1] if table in (ledger_clock, account_clock, dimension_clock) else rows
+                insert(table),
+                rows[:1] if table in (ledger_clock, account_clock, dimension_clock, grant_clock) else rows,
             )
     yield engine
     engine.dispose()

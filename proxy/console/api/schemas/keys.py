@@ -307,5 +307,12 @@ FIELDS = {
     "usd": "usd",
     "reason": "reason",
     "id": "id",
+    "grant": "grant",
+    "name": "name",
+    "begins": "begins",
+    "expiry": "expires",
+    "lasts": "lasts",
+    "priority": "priority",
+    "recurs": "recurs",
 }
 """field name in the store's error messages → field of the request"""

@@ -1,0 +1,104 @@
+"""Rows of grants and of their moves.
+
+Invariant: the amounts of a grant are the sums of its moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, insert, select, update
+
+from proxy.billing.grants import Grant, GrantState, MoveKind, following, upcoming
+from proxy.billing.money import Nusd
+from proxy.ledger.schema.tables import grant_moves, grants
+
+_GRANTS = grants.c
+_SAME = tuple(name for name in Grant.__struct_fields__ if name in _GRANTS)
+
+
+class Move(NamedTuple):
+    """What an entry has granted, burned or expired of a grant."""
+
+    grant_id: str
+    entry_id: str
+    exchange_id: str
+    kind: MoveKind
+    settled_at: float
+    """Unix seconds"""
+    nusd: int
+
+
+def read_states(connection: Connection, *conditions: ColumnElement[bool], limit: int | None = None) -> list[GrantState]:
+    """The grants that meet the conditions, oldest first; the first `limit` of them."""
+    order = _GRANTS.created_at, _GRANTS.series_id, _GRANTS.number
+    rows = connection.execute(select(grants).where(*conditions).order_by(*order).limit(limit))
+    return [_state_of(row) for row in rows]
+
+
+def begin_due(connection: Connection, until: float) -> None:
+    """Insert the grants of series that begin at or before `until`; Unix seconds."""
+    for state in read_states(connection, _GRANTS.next_at <= until):
+        last = state.grant
+        of_last = _GRANTS.grant_id == last.grant_id
+        connection.execute(update(grants).where(of_last).values(next_at=None))
+        insert_grants(connection, list(upcoming(last, until)))
+
+
+def insert_grants(connection: Connection, new: Sequence[Grant]) -> None:
+    """Insert grants of a series, in their order, that nothing was moved of."""
+    if not new:
+        return
+    nothing = {"granted_nusd": 0, "burned_nusd": 0, "expired_nusd": 0, "entries": 0, "next_at": None}
+    rows = [{**_row_of(one), **nothing} for one in new]
+    after = following(new[-1])
+    rows[-1]["next_at"] = None if after is None else after.begins_at
+    connection.execute(insert(grants), rows)
+
+
+def insert_moves(connection: Connection, moves: Sequence[Move]) -> None:
+    """Insert moves of entries, and add them to the amounts of their grants."""
+    if not moves:
+        return
+    names = [column.key for column in grant_moves.columns]
+    connection.execute(insert(grant_moves), [dict(zip(names, one, strict=True)) for one in moves])
+    totals: dict[str, dict[MoveKind, int]] = {}
+    for one in moves:
+        of_grant = totals.setdefault(one.grant_id, dict.fromkeys(MoveKind, 0))
+        of_grant[one.kind] += one.nusd
+    entries = dict.fromkeys(totals, 0)
+    for one in moves:
+        entries[one.grant_id] += one.kind is not MoveKind.BURNED
+    for grant_id, of_grant in sorted(totals.items()):
+        connection.execute(
+            update(grants)
+            .where(_GRANTS.grant_id == grant_id)
+            .values(
+                granted_nusd=_GRANTS.granted_nusd + of_grant[MoveKind.GRANTED],
+                burned_nusd=_GRANTS.burned_nusd + of_grant[MoveKind.BURNED],
+                expired_nusd=_GRANTS.expired_nusd + of_grant[MoveKind.EXPIRED],
+                entries=_GRANTS.entries + entries[grant_id],
+            )
+        )
+
+
+def series_with_upcoming(states: Iterable[GrantState], until: float) -> Iterator[GrantState]:
+    """The grants, and those of their series that begin at or before `until` and are not stored yet."""
+    last: dict[str, Grant] = {}
+    for state in states:
+        yield state
+        one = state.grant
+        if one.series_id not in last or last[one.series_id].number < one.number:
+            last[one.series_id] = one
+    for one in last.values():
+        yield from (GrantState(new, 0, 0, 0, 0) for new in upcoming(one, until))
+
+
+def _state_of(row: Any) -> GrantState:
+    grant = Grant(**{name: getattr(row, name) for name in _SAME}, nusd=Nusd(row.amount_nusd))
+    return GrantState(grant, row.granted_nusd, row.burned_nusd, row.expired_nusd, row.entries)
+
+
+def _row_of(grant: Grant) -> dict[str, Any]:
+    return {**{name: getattr(grant, name) for name in _SAME}, "amount_nusd": grant.nusd}
