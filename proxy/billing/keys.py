@@ -132,6 +132,8 @@ class IdentityKey:
     project: Account
     limits: Limits = UNLIMITED
     models: frozenset[str] | None = None
+    byok: str | None = None
+    """see `ApiKey.byok`"""
 
     @property
     def key_id(self) -> str:

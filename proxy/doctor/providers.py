@@ -176,6 +176,8 @@ def _key_finding(title: str, provider: ProviderSettings, probe: Probe, answered:
     status = answered.status
     about_key = not probe.refusals or any(part in answered.text for part in probe.refusals)
     if status == 401 or (status == 403 and about_key):
+        if provider.byok and provider.api_key is None:
+            return ok(title, f"it is reachable, and requires a key ({status}): clients send their own")
         advice = "check its variable: the key may be truncated or revoked"
         if provider.auth is not None:
             advice = "check these credentials, and what their account may do"

@@ -106,7 +106,7 @@ def provider_credential(request: web.BaseRequest, is_ours: Callable[[str], objec
     if len(found) > 1:
         raise errors.bad_request("Two headers hold different provider keys: send one.", code="ambiguous_provider_key")
     secret, header = found.popitem()
-    if is_ours(secret) or not _PROVIDER_KEY.fullmatch(secret):
+    if is_ours(secret) or secret == presented(request, is_ours) or not _PROVIDER_KEY.fullmatch(secret):
         message = f"{PROVIDER_KEY_HEADER}: must be your key at the provider, without blanks, and no key of this proxy"
         raise errors.bad_request(message, param=str(PROVIDER_KEY_HEADER), code="invalid_provider_key")
     return ProviderCredential(Secret(secret), header)

@@ -132,7 +132,8 @@ class Identity:
 
     def key(self, project: Account) -> IdentityKey:
         """The key of this identity in a project."""
-        return IdentityKey(self.settings.name, project, self.settings.key.limits, self.settings.key.models)
+        first = self.settings.key
+        return IdentityKey(self.settings.name, project, first.limits, first.models, first.byok)
 
 
 class Identities:

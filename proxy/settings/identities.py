@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from proxy.billing.byok import checked_terms
 from proxy.billing.dimensions import END_USER, RUN, SESSION, TAGS_MAX, tag
 from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, Limits
 from proxy.billing.money import NUSD_PER_USD, Nusd
@@ -91,6 +92,16 @@ def _window() -> FieldType:
     return FieldType("`30d`, `12h`, …, `calendar_day`, `calendar_week`, `calendar_month` or `none`", read, schema=TEXT)
 
 
+def _byok() -> FieldType:
+    def read(raw: object, at: FieldPath) -> str:
+        try:
+            return checked_terms(at.filled(raw) if isinstance(raw, str) else "")
+        except ValueError as wrong:
+            raise at.wrong(str(wrong)) from None
+
+    return FieldType("`nothing`, a share such as `5%`, or USD for each request such as `0.002`", read, schema=TEXT)
+
+
 @settings_section
 class IdentityKeySettings:
     """Limits and models of a new key of the identity; later changes are made as for any key."""
@@ -104,6 +115,12 @@ class IdentityKeySettings:
     parallel: int | None = setting(whole(1, RATE_MAX), "concurrent exchanges", default=None)
     models: frozenset[str] | None = setting(
         texts(PLAIN_MODEL_NAME, "the name of a model"), "the models that it may use", default=None, shown="all"
+    )
+    byok: str | None = setting(
+        _byok(),
+        "its clients send their own provider credential, and are charged by these terms",
+        default=None,
+        shown="the operator's credential is used",
     )
 
     @property

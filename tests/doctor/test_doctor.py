@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import partial
@@ -362,7 +363,11 @@ def test_a_provider_without_a_list_of_models_is_asked_at_an_endpoint(tmp_path: P
     message = "it is reachable (404 for its list of models, 422 for /chat/completions)"
     assert (found.severity, found.message) == (Severity.OK, message)
     upstream.paths = {"POST /v1/chat/completions": (401, b"{}")}
-    assert "rejects the key" in said(providers.check("scripted", case_of(tmp_path, upstream.base_url)))
+    case = case_of(tmp_path, upstream.base_url)
+    assert "rejects the key" in said(providers.check("scripted", case))
+    keyless = replace(case.settings.providers["scripted"], api_key=None, byok=True)
+    found = providers.check("scripted", replace(case, settings=replace(case.settings, providers={"scripted": keyless})))
+    assert (marks(found), "clients send their own" in found[0].message) == ({"provider scripted": "ok"}, True)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ class KeyStore:
             key = ApiKey(
                 key_id=wanted.key_id, alias=wanted.alias, digest=wanted.digest, hint=wanted.hint, models=wanted.models,
                 created_at=self._clock(), expires_at=None, revoked_at=None, revision=next_revision(connection),
-                project_id=wanted.project.account_id, limits=checked_limits(wanted.limits),
+                project_id=wanted.project.account_id, limits=checked_limits(wanted.limits), byok=wanted.byok,
             )  # fmt: skip
             _require_project(connection, key.project_id)
             try:

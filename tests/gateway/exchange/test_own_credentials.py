@@ -120,6 +120,7 @@ REFUSED = [
     (None, {"x-tokenweir-key": "own"}, 401, "provider_key_missing"),
     ("own", {"x-tokenweir-key": "own"}, 401, "provider_key_missing"),
     ("own", {"x-api-key": OWN}, 401, "provider_key_missing"),
+    ("own", {"x-tokenweir-provider-key": "own"}, 400, "invalid_provider_key"),
     ("own", {"x-tokenweir-provider-key": ""}, 400, "invalid_provider_key"),
     ("own", {"x-tokenweir-provider-key": "a b"}, 400, "invalid_provider_key"),
     ("own", {"x-tokenweir-provider-key": TOKENWEIR_KEY}, 400, "invalid_provider_key"),

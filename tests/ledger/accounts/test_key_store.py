@@ -267,11 +267,12 @@ def test_changes_at_once_lose_nothing(engine: Engine, keys: KeyStore, clock: Clo
 @on_both_databases
 def test_the_key_of_an_identity_is_made_once_by_all_who_need_it(engine: Engine, keys: KeyStore, clock: Clock) -> None:
     [project] = [one for one in AccountStore(engine, clock=clock).every() if one.account_id == DEFAULT_PROJECT]
-    wanted = IdentityKey("ci", project, Limits(rpm=3), frozenset({"small"}))
+    wanted = IdentityKey("ci", project, Limits(rpm=3), frozenset({"small"}), "5%")
     with ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda _: KeyStore(engine, clock=clock).of_identity(wanted), range(8)))
     assert made == made[:1] * 8 == [*keys.every()] * 8
     assert (made[0].alias, made[0].limits, made[0].models) == ("ci@default", Limits(rpm=3), {"small"})
+    assert made[0].byok == "5%"
     updated = keys.update("ci@default", alias="builds", rpm=None)
     assert keys.of_identity(wanted) == updated, "the settings are its beginning only"
     assert make(keys, 1, "ci@default").alias == "ci@default"
