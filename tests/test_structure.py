@@ -291,6 +291,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir keys rotate",
         "tokenweir keys block",
         "tokenweir keys unblock",
+        "tokenweir keys narrow",
         "tokenweir keys info",
         "tokenweir keys list",
         "tokenweir keys revoke",

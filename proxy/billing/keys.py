@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.limit_rules import LimitRule
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage, Scope
+from proxy.billing.money import Nusd
 from proxy.foundation.durations import DURATION_S_MAX, seconds_from
 from proxy.foundation.times import iso_time
 
@@ -54,6 +56,14 @@ class Account:
         return Scope(self.account_id, self.limits, self.created_at)
 
 
+class KeyCap(NamedTuple):
+    """The most that the keys that were made from a narrowed key may spend together."""
+
+    value_id: str
+    """the same for all of these keys"""
+    nusd: Nusd
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """One key. Times: Unix seconds, UTC."""
@@ -88,6 +98,8 @@ class ApiKey:
     byok: str | None = None
     """its clients send their own provider credential: the terms of billing, see `byok.py`; None: the operator's
     credential is used"""
+    caps: tuple[KeyCap, ...] = ()
+    """of a narrowed key, the outermost first; a stored key has none"""
 
     @property
     def scope(self) -> Scope:

@@ -64,7 +64,7 @@ class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KEY = "key"
-"""in place of a dimension, in `EACH_RUN` alone: the id of the request's key"""
+"""in place of a dimension, in `CLIENT_RULES` alone: the id of the request's key"""
 
 EACH_RUN = LimitRule(
     rule_id="run",
@@ -76,11 +76,23 @@ EACH_RUN = LimitRule(
 )
 """the rule of the caps that clients set for their runs: the limit of a counter is its cap"""
 
+CAPS = ("cap", "cap2", "cap3")
+"""dimensions that no client names: the caps of the narrowed key of a request, the outermost first"""
 
-def run_scope(key_id: str, value_id: str, cap_nusd: Nusd) -> RuleScope:
-    """The level of a run of a key, with its cap. `value_id`: of the run."""
-    limits = structs.replace(EACH_RUN.limits, budget_nusd=cap_nusd)
-    return RuleScope(f"{EACH_RUN.rule_id}/{key_id},{value_id}", limits, EACH_RUN.created_at, EACH_RUN)
+CAP_ID = "c_"
+"""what value ids of caps begin with: they stand for no value"""
+
+EACH_CAP = tuple(structs.replace(EACH_RUN, rule_id=one, name=one, split_by=(KEY, one)) for one in CAPS)
+"""the rules of the caps of narrowed keys"""
+
+CLIENT_RULES = {one.rule_id: one for one in (EACH_RUN, *EACH_CAP)}
+"""rules that no operator makes, by id: the limit of a counter is the cap that its client has set"""
+
+
+def cap_scope(rule: LimitRule, key_id: str, value_id: str, cap_nusd: Nusd) -> RuleScope:
+    """The level of a cap of a key. `rule`: one of `CLIENT_RULES`. `value_id`: of the run, or of the cap."""
+    limits = structs.replace(rule.limits, budget_nusd=cap_nusd)
+    return RuleScope(f"{rule.rule_id}/{key_id},{value_id}", limits, rule.created_at, rule)
 
 
 class RuleScope(Scope, frozen=True):
@@ -129,7 +141,7 @@ def missing_dimension(
 def rule_of(counter_id: str) -> str | None:
     """The id of the rule of a counter; None: it is the counter of a key or an account."""
     rule_id, slash, _ = counter_id.partition("/")
-    is_rule = rule_id.startswith(f"{RULE_ID}_") or (slash and rule_id == EACH_RUN.rule_id)
+    is_rule = rule_id.startswith(f"{RULE_ID}_") or (slash and rule_id in CLIENT_RULES)
     return rule_id if is_rule else None
 
 
@@ -141,7 +153,7 @@ def dimensions_of(rule: LimitRule, counter_id: str) -> dict[str, str]:
 
 
 def key_of(rule: LimitRule, counter_id: str) -> str | None:
-    """The key whose requests a counter of `EACH_RUN` counts; None: another rule's."""
+    """The key whose requests a counter of `CLIENT_RULES` counts; None: another rule's."""
     return _split(rule, counter_id).get(KEY)
 
 

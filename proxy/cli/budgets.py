@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from proxy.billing.dimensions import RUN
 from proxy.billing.money import usd_text
 from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
 from proxy.cli.output import add_json, print_table, prints_json
@@ -85,7 +84,7 @@ async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
 
 def _of_rules(engine: Engine, scope_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Id → what only the counters of rules have, those of deleted rules included. Raises LedgerUnavailable."""
-    from proxy.billing.limit_rules import EACH_RUN, dimensions_of, key_of, rule_of
+    from proxy.billing.limit_rules import CLIENT_RULES, dimensions_of, key_of, rule_of
     from proxy.ledger.dimensions.values import DimensionValues
     from proxy.ledger.limit_rules import rules_with_ids
     from proxy.reports.dimensions import ValueReader
@@ -96,12 +95,12 @@ def _of_rules(engine: Engine, scope_ids: Iterable[str]) -> dict[str, dict[str, A
         rules = rules_with_ids(connection, set(rule_ids.values()))
     counted = {one: dimensions_of(rules[rule_id], one) for one, rule_id in rule_ids.items() if rule_id in rules}
     shown = ValueReader(engine, None).shown(value_id for ids in counted.values() for value_id in ids.values())
-    runs = {
-        one: (key_of(EACH_RUN, one) or "", ids[RUN])
+    capped = {
+        one: (key_of(rules[rule_ids[one]], one) or "", next(iter(ids.values())))
         for one, ids in counted.items()
-        if rule_ids[one] == EACH_RUN.rule_id
+        if rule_ids[one] in CLIENT_RULES
     }
-    caps = DimensionValues(engine).caps({value_id for _, value_id in runs.values()})
+    caps = DimensionValues(engine).caps({value_id for _, value_id in capped.values()})
     return {
         one: {
             "scope_kind": "rule",
@@ -109,7 +108,7 @@ def _of_rules(engine: Engine, scope_ids: Iterable[str]) -> dict[str, dict[str, A
             "deleted": rules[rule_ids[one]].deleted_at is not None,
             "dimensions": {name: shown[value_id]._asdict() for name, value_id in ids.items()},
         }
-        | ({"budget_usd": usd_text(caps[runs[one]])} if runs.get(one) in caps else {})
+        | ({"budget_usd": usd_text(caps[capped[one]])} if capped.get(one) in caps else {})
         for one, ids in counted.items()
     }
 

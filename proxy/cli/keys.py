@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.billing.dimensions import PRESETS
+from proxy.billing.dimensions import NAMED, PRESETS
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, ApiKey, expires_at_from
 from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage
 from proxy.billing.money import usd_text
 from proxy.cli.common import (
+    Failure,
+    WrongUsage,
     add_command,
     add_yes,
     command_for_one,
@@ -28,11 +31,13 @@ from proxy.cli.limit_options import account_json, add_limits, key_json, limit_ch
 from proxy.cli.output import add_list_options, print_list, print_object
 from proxy.cli.values import NAME, NONE, TAG, byok_terms, dimension_value, duration_or_now, lifetime
 from proxy.foundation.ids import new_id
+from proxy.settings.variables import variable
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 DEFAULT = "default"
+KEY_VARIABLE = "TOKENWEIR_KEY"
 
 
 def add_commands(commands: Any) -> None:
@@ -48,6 +53,7 @@ def add_commands(commands: Any) -> None:
     )
     help_of_expires = "lifetime, a date (2027-01-31, at its beginning in UTC), or never (default 90d)"
     create.add_argument("--expires", type=lifetime, default=EXPIRES_DEFAULT, metavar="90d", help=help_of_expires)
+    _add_narrowable(create)
     _add_options(create)
     listed = with_config(keys, "list", "print all keys", _list)
     add_list_options(listed, quiet="id")
@@ -65,6 +71,7 @@ def add_commands(commands: Any) -> None:
         keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate, quiet="secret"
     )
     grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
+    _add_narrowable(rotate)
     rotate.add_argument("--grace", type=duration_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
     command_for_one(keys, "key", "block", "reject a key until it is unblocked", partial(_apply, "block"))
     command_for_one(keys, "key", "unblock", "accept a blocked key again", partial(_apply, "unblock"))
@@ -73,9 +80,30 @@ def add_commands(commands: Any) -> None:
     command_for_one(
         keys, "key", "info", "show a key, its project and its organization, with limits and spend", _info, audited=False
     )
+    _add_narrow(keys)
     help_text = "print the secret that keys are hashed with (`key_pepper`); without --config, generate one"
     pepper = add_command(keys, "pepper", help_text, _pepper)
     pepper.add_argument("--config", type=Path, metavar="FILE", help="print the pepper of this configuration")
+
+
+def _add_narrow(keys: Any) -> None:
+    words = "make a key that may do less, without the proxy; reads the key from the variable TOKENWEIR_KEY"
+    narrow = add_command(keys, "narrow", words, _narrow)
+    narrow.add_argument("--model", action="append", metavar="MODEL", help="allow only this model; repeatable")
+    narrow.add_argument("--usd", metavar="2.50", help="the most that it and all keys made from it may spend, in USD")
+    words = "lifetime, or a date (2027-01-31, at its beginning in UTC)"
+    narrow.add_argument("--expires", type=lifetime, metavar="1h", help=words)
+    for name in NAMED:
+        words = f"count all of its requests for this {name.replace('_', ' ')}"
+        option = f"--{name.replace('_', '-')}"
+        narrow.add_argument(option, dest=f"dimension_{name}", metavar="NAME", help=words)  # `run` is the command
+    words = "a name of its own, so that no other key has the same cap (default with --usd: random)"
+    narrow.add_argument("--name", metavar="NAME", help=words)
+
+
+def _add_narrowable(parser: argparse.ArgumentParser) -> None:
+    words = "a secret from which its holder can make narrower keys without the proxy: tokenweir keys narrow"
+    parser.add_argument("--narrowable", action="store_true", help=words)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -118,9 +146,10 @@ def _create(options: argparse.Namespace) -> None:
         if options.project is not None:
             in_project = {"project_id": store.accounts.one(options.project, AccountKind.PROJECT).account_id}
         fields = {"models": None, **_key_changes(options), **in_project}
-        secret, digest, hint = new_hashed(store.pepper())
+        key_id = new_id("key")
+        secret, digest, hint = new_hashed(store.pepper(), key_id if options.narrowable else None)
         key = store.keys.create(
-            key_id=new_id("key"),
+            key_id=key_id,
             alias=options.alias,
             digest=digest,
             hint=hint,
@@ -152,10 +181,35 @@ def _rotate(options: argparse.Namespace) -> None:
     from proxy.keys.secrets import new_hashed
 
     with store_of(options) as store:
-        secret, digest, hint = new_hashed(store.pepper())
+        key_id = store.keys.one(options.key).key_id
+        secret, digest, hint = new_hashed(store.pepper(), key_id if options.narrowable else None)
         until = time.time() + options.grace
-        key = store.keys.rotate(options.key, digest=digest, hint=hint, old_until=until)
+        key = store.keys.rotate(key_id, digest=digest, hint=hint, old_until=until)
         print_object(options, {"key": secret, **key_json(key)}, "key")
+
+
+def _narrow(options: argparse.Namespace) -> None:
+    from proxy.foundation.times import iso_utc
+    from proxy.keys.narrowing import narrowed_text
+
+    caveats = {
+        "name": options.name or (secrets.token_hex(8) if options.usd is not None else None),
+        "models": ",".join(options.model) if options.model else None,
+        "expires": iso_utc(at) if (at := _end(options.expires)) is not None else None,
+        "usd": options.usd,
+        **{name: getattr(options, f"dimension_{name}") for name in NAMED},
+    }
+    given = [f"{name}={value}" for name, value in caveats.items() if value is not None]
+    if not given:
+        raise WrongUsage("no option restricts the key: see tokenweir keys narrow --help")
+    key = variable(os.environ, KEY_VARIABLE)
+    if not key:
+        raise Failure(f"the environment variable {KEY_VARIABLE} must have the key to narrow")
+    print(narrowed_text(key, given))
+
+
+def _end(text: str | None) -> float | None:
+    return None if text is None else expires_at_from(text, time.time())
 
 
 def _apply(operation: str, options: argparse.Namespace) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hmac
 import re
 
-# Keys of this proxy and of providers, truncated ones too.
-_KEY = re.compile(r"\b(tw-|sk-)[A-Za-z0-9_-]{24,}", re.ASCII)
+# Keys of this proxy and of providers, truncated ones too; narrowed keys have several parts.
+_KEY = re.compile(r"\b(tw-|sk-)[A-Za-z0-9_-]{24,}(?:\.[A-Za-z0-9_-]+)*", re.ASCII)
 
 
 def masked(text: str) -> str:

@@ -14,7 +14,7 @@ from proxy.http.credentials import ProviderCredential, is_signature, presented, 
 from proxy.http.headers import PROVIDER_KEY_HEADER
 from proxy.identity.tokens import JWT_START
 from proxy.keys.keyring import Keyring
-from proxy.keys.secrets import parse
+from proxy.keys.secrets import PREFIX, is_ours
 
 
 class Accepting:
@@ -32,7 +32,7 @@ class Accepting:
 
 async def authenticated(keys: Keyring, request: web.BaseRequest) -> ApiKey:
     """The key of the request. Raises ApiError if it has no valid key."""
-    key = await accepted(keys, presented(request, parse), request.remote)
+    key = await accepted(keys, presented(request, is_ours), request.remote)
     if PROVIDER_KEY_HEADER in request.headers and key.byok is None:
         raise errors.byok_not_allowed()
     return key
@@ -43,7 +43,7 @@ def own_credential(key: ApiKey, request: web.BaseRequest) -> ProviderCredential 
     missing or not valid."""
     if key.byok is None:
         return None
-    credential = provider_credential(request, parse)
+    credential = provider_credential(request, is_ours)
     if credential is None:
         raise errors.byok_missing()
     return credential
@@ -56,8 +56,11 @@ def refuse_byok(key: ApiKey, what: str) -> None:
 
 
 async def accepted(keys: Keyring, secret: str | None, address: str | None) -> ApiKey:
-    """The key with this secret, or of the identity with this token. Raises ApiError if it is not valid now."""
-    if keys.tokens is not None and secret is not None and secret.startswith(JWT_START):
+    """The key with this secret, what this narrowed key may do, or the key of the identity with this token. Raises
+    ApiError if it is not valid now."""
+    if secret is not None and secret.startswith(PREFIX) and "." in secret:
+        key = await keys.narrowed_key(secret, address)
+    elif keys.tokens is not None and secret is not None and secret.startswith(JWT_START):
         key = await keys.tokens.key(secret, address)
     else:
         key = await keys.key(secret, address)

@@ -230,10 +230,10 @@ def missing_dimension(name: str) -> ApiError:
     return bad_request(message, param=name, code="missing_dimension")
 
 
-def run_cap_unknown() -> ApiError:
-    """503: the cap of the run cannot be stored now, so that it would not hold."""
-    message = "The cap of this run cannot be stored right now. Please try again later."
-    return overloaded(message, code="run_cap_unknown")
+def cap_unknown(*, of_run: bool) -> ApiError:
+    """503: the cap of the run, or else of the narrowed key, cannot be stored now, so that it would not hold."""
+    what, code = ("this run", "run_cap_unknown") if of_run else ("this narrowed key", "key_cap_unknown")
+    return overloaded(f"The cap of {what} cannot be stored right now. Please try again later.", code=code)
 
 
 def byok_not_allowed() -> ApiError:
@@ -282,6 +282,7 @@ _KEY_REFUSALS = {
     "malformed": "Incorrect API key provided.",
     "unknown": "Incorrect API key provided.",
     "expired": "This API key has expired.",
+    "caveat": "This narrowed API key has a caveat that is invalid or unknown here, or two that contradict each other.",
     "replaced": "This API key has a new secret, and the one that you sent has expired.",
     "revoked": "This API key has been revoked.",
     "blocked": "This API key is blocked.",
@@ -296,6 +297,7 @@ _KEY_REFUSALS = {
 _KEY_CODES = {
     "expired": "expired_api_key",
     "replaced": "expired_api_key",
+    "caveat": "invalid_caveat",
     "revoked": "revoked_api_key",
     "blocked": "blocked_api_key",
     "jwt_invalid": "invalid_token",

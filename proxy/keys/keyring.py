@@ -23,7 +23,9 @@ from proxy.billing.limit_rules import LimitRule, scopes_of
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import Payer
 from proxy.foundation.outage import Outage, OutageListener
+from proxy.keys import narrowing
 from proxy.keys.guesses import Guesses
+from proxy.keys.narrowing import InvalidCaveatError, PresentedKey
 from proxy.keys.secrets import digest, parse
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.storage.executor import BoundedExecutor
@@ -38,6 +40,9 @@ KEYS_MAX = 100_000
 # Any number of unknown keys causes at most fifty reads a second, each by an index.
 LOOKUP_INTERVAL_S = 0.02
 
+# Narrowed keys whose verification is kept, about 1 KiB each.
+NARROWED_MAX = 5_000
+
 # The longest wait of a request with an unknown key: the interval, the current read, and its own.
 LOOKUP_S_MAX = 2.0
 
@@ -49,6 +54,8 @@ class Refused(StrEnum):
     MALFORMED = "malformed"
     UNKNOWN = "unknown"
     EXPIRED = "expired"
+    CAVEAT = "caveat"
+    """a narrowed key with a caveat that is invalid or unknown, or two that contradict each other"""
     REPLACED = "replaced"
     """the secret before a rotation, after its grace"""
     REVOKED = "revoked"
@@ -132,8 +139,10 @@ class Keyring:
         self._behind = True
         """True if the source has more changes than the latest read returned"""
         self._guesses = Guesses()
-        self._lookups: Counter[bytes] = Counter()
-        """digests of the unknown keys that are being looked up → number of waiting requests"""
+        self._lookups: Counter[bytes | str] = Counter()
+        """digests, or ids, of the unknown keys that are being looked up → number of waiting requests"""
+        self._narrowed: OrderedDict[bytes, tuple[ApiKey, ApiKey | Refused]] = OrderedDict()
+        """digest of a verified narrowed key → its parent, and what it may do"""
         self._looked_up = asyncio.Event()
         """an event that is set and replaced when any look-up ends"""
         # Its own thread: a database that hangs must not block the threads that resolve host names.
@@ -181,6 +190,53 @@ class Keyring:
             assert presented
             return await self._look_up(presented, address)
         return self.counted(result, address) if result is Refused.MALFORMED else result
+
+    async def narrowed_key(self, presented: str, address: str | None = None) -> ApiKey | Refused:
+        """What the narrowable or narrowed key `presented` may do now. Its parent is looked up if it is not in memory,
+        or has another secret there. `address`: as in `key`."""
+        parts = narrowing.parse(presented)
+        if parts is None:
+            return self.counted(Refused.MALFORMED, address)
+        result = self._authenticate_narrowed(parts, presented)
+        if result is not Refused.UNKNOWN:
+            return result
+        if self.retry_after_s(address):
+            return Refused.TOO_MANY
+        if not await self._read_wanted(parts.key_id):
+            return Refused.UNAVAILABLE
+        result = self._authenticate_narrowed(parts, presented)
+        return self.counted(result, address) if result is Refused.UNKNOWN else result
+
+    def _authenticate_narrowed(self, parts: PresentedKey, presented: str) -> ApiKey | Refused:
+        """UNKNOWN: the parent is not in memory, or none of its secrets begins the chain."""
+        parent = self._by_id.get(parts.key_id)
+        if parent is None or not parent.has_secret:
+            return Refused.UNKNOWN
+        self._by_id.move_to_end(parent.key_id)
+        hashed = digest(presented, self._pepper)
+        known = self._narrowed.get(hashed)
+        if known is not None and known[0] is parent:
+            found = known[1]
+            self._narrowed.move_to_end(hashed)
+        else:
+            found = self._verify_narrowed(parts, parent)
+            if found is not Refused.UNKNOWN:  # guesses take no place
+                self._narrowed[hashed] = parent, found
+                if len(self._narrowed) > NARROWED_MAX:
+                    self._narrowed.popitem(last=False)
+        return found if isinstance(found, Refused) else self._usable(found, self._unix_time())
+
+    def _verify_narrowed(self, parts: PresentedKey, parent: ApiKey) -> ApiKey | Refused:
+        for hashed, until in ((parent.digest, None), (parent.old_digest, parent.old_until or 0.0)):
+            if hashed is None:
+                continue
+            chain = narrowing.verified(parts, narrowing.root_key(hashed, self._pepper))
+            if chain is not None:
+                try:
+                    return narrowing.narrowed_key(parent, parts.caveats, chain, until)
+                except InvalidCaveatError:
+                    return Refused.CAVEAT
+        return Refused.UNKNOWN
 
     def counted(self, refused: Refused, address: str | None) -> Refused:
         """Count a guess. Returns TOO_MANY if the address has too many already, else `refused`."""
@@ -314,15 +370,19 @@ class Keyring:
         return result
 
     async def _read_key(self, presented: str, hashed: bytes) -> ApiKey | Refused:
-        self._lookups[hashed] += 1
-        try:
-            readable = await self._read_lookups()
-        finally:
-            self._lookups[hashed] -= 1
-            if not self._lookups[hashed]:
-                del self._lookups[hashed]
+        readable = await self._read_wanted(hashed)
         result = self.authenticate(presented, self._unix_time())
         return Refused.UNAVAILABLE if result is Refused.UNKNOWN and not readable else result
+
+    async def _read_wanted(self, wanted: bytes | str) -> bool:
+        """Look up the key with this digest or id. See `_read_lookups`."""
+        self._lookups[wanted] += 1
+        try:
+            return await self._read_lookups()
+        finally:
+            self._lookups[wanted] -= 1
+            if not self._lookups[wanted]:
+                del self._lookups[wanted]
 
     async def _read_lookups(self) -> bool:
         """Read all changes up to now, and the keys that are being looked up, at the rate of look-ups; False after a
@@ -358,7 +418,9 @@ class Keyring:
         if self._revision is None:
             self._current_read = self._thread.run(self._source.latest, KEYS_MAX)
         else:
-            self._current_read = self._thread.run(self._source.changes_since, self._revision, tuple(self._lookups))
+            digests = [one for one in self._lookups if isinstance(one, bytes)]
+            key_ids = [one for one in self._lookups if isinstance(one, str)]
+            self._current_read = self._thread.run(self._source.changes_since, self._revision, digests, key_ids)
         self._current_read.add_done_callback(self._learn)
 
     def _compute(self, key: ApiKey) -> KeyAccess:

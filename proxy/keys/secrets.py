@@ -17,6 +17,8 @@ from pathlib import Path
 
 from proxy.foundation.files import sync, write_private
 from proxy.foundation.secret import Secret
+from proxy.keys import narrowing
+from proxy.keys.narrowing import narrowable
 
 PREFIX = "tw-"
 
@@ -69,10 +71,19 @@ def hint(secret: str) -> str:
     return f"{PREFIX}…{secret[-4:]}"
 
 
-def new_hashed(pepper: bytes) -> tuple[str, bytes, str]:
-    """A new secret, its digest and its hint."""
+def new_hashed(pepper: bytes, narrowable_id: str | None = None) -> tuple[str, bytes, str]:
+    """A new secret, its digest and its hint. `narrowable_id`: the id of the key; the secret is then its narrowable
+    key (see `narrowing`)."""
     secret = new_secret().reveal()
-    return secret, digest(secret, pepper), hint(secret)
+    hashed = digest(secret, pepper)
+    if narrowable_id is not None:
+        secret = narrowable(narrowable_id, hashed, pepper)
+    return secret, hashed, hint(secret)
+
+
+def is_ours(presented: str) -> bool:
+    """True if the format is that of a secret, or of a narrowable or narrowed key."""
+    return parse(presented) is not None or narrowing.parse(presented) is not None
 
 
 def load_pepper(path: Path) -> bytes:

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, or_, sele
 
 from proxy.billing.dimensions import dimension
 from proxy.billing.keys import DEFAULT_ORGANIZATION
-from proxy.billing.limit_rules import EACH_RUN, RULES_MAX, LimitRule
+from proxy.billing.limit_rules import CLIENT_RULES, RULES_MAX, LimitRule
 from proxy.billing.limits import Limits
 from proxy.billing.windows import CALENDAR, CALENDAR_DAY, CALENDAR_HOUR, LIFETIME
 from proxy.foundation.durations import seconds_from
@@ -155,9 +155,9 @@ def read_rules(
 
 
 def rules_with_ids(connection: Connection, rule_ids: Collection[str]) -> dict[str, LimitRule]:
-    """The rules with these ids, deleted ones included, and that of runs."""
+    """The rules with these ids, deleted ones and those of clients' caps included."""
     rows = read_rules(connection, _COLUMNS.rule_id.in_(rule_ids), deleted=True) if rule_ids else []
-    return {one.rule_id: one for one in (*rows, EACH_RUN) if one.rule_id in rule_ids}
+    return {one.rule_id: one for one in (*rows, *CLIENT_RULES.values()) if one.rule_id in rule_ids}
 
 
 def _revise(connection: Connection, rule: LimitRule) -> None:

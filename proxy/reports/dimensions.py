@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Select, fu
 from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.dimensions import END_USER, OVERFLOW, Dimensions, hashed, value_of
 from proxy.billing.entries import EntryKind, LedgerEntry
+from proxy.billing.limit_rules import CAP_ID
 from proxy.ledger.dimensions.sums import dimensions_of
 from proxy.ledger.dimensions.values import DimensionValues
 from proxy.ledger.schema.tables import dimension_clock, exchange_dimensions, ledger_entries
@@ -40,13 +41,15 @@ class ShownDimension(NamedTuple):
 
     value_id: str
     value: str | None
-    """the text that the client sent; None: erased, or an overflow"""
+    """the text that the client sent; None: erased, an overflow, or the cap of a narrowed key"""
 
     @property
     def text(self) -> str:
         """The value for people."""
         if self.value_id == OVERFLOW:
             return OTHER
+        if self.value_id.startswith(CAP_ID):
+            return self.value_id
         return f"(erased {self.value_id})" if self.value is None else self.value
 
     @property

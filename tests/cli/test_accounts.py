@@ -7,7 +7,9 @@ from datetime import datetime
 
 import pytest
 
+from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import ApiKey
+from proxy.cli import main
 from proxy.foundation.outage import OutageLog
 from proxy.keys.keyring import Keyring, Refused
 from proxy.runtime.machine.ledger_stores import LedgerStores
@@ -38,7 +40,7 @@ async def asked(run: Commands, secret: str) -> ApiKey | Refused:
     keyring = Keyring(store.keys, pepper=store.pepper(), unix_time=time.time, observer=OutageLog("keys"))
     try:
         await keyring.refresh()
-        return await keyring.key(secret)
+        return await (keyring.narrowed_key(secret) if "." in secret else keyring.key(secret))
     finally:
         keyring.close()
         store.close()
@@ -149,6 +151,39 @@ def test_dimensions_of_a_key_change_one_by_one(run: Commands) -> None:
     for wrong, error in (("team=a", "names must be"), ("run= ", "run must have"), ("run", "must be NAME=VALUE")):
         run("keys", "update", "a", "--dimension", wrong, code=2 if wrong == "run" else 1)
         assert error in run.err
+
+
+async def test_a_key_is_narrowed_without_the_proxy(
+    run: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made,) = run("keys", "create", "--alias", "anna", "--narrowable", "--expires", "1h")
+    assert made["key"].startswith(f"tw-{made['key_id']}.")
+    assert made["hint"][-4:] == made["key"][-4:]
+
+    def narrow(key: str, *options: str, code: int = 0) -> str:
+        monkeypatch.setenv("TOKENWEIR_KEY", key)
+        assert main(["keys", "narrow", *options]) == code
+        printed = capsys.readouterr()
+        assert code == 0 or not key or key not in printed.err
+        return (printed.err if code else printed.out).strip()
+
+    child = narrow(made["key"], "--model", "a", "--model", "b", "--run", "7", "--end-user", "zoë", "--expires", "2h")
+    grandchild = narrow(child, "--model", "b", "--usd", "2.5")
+    found = await asked(run, grandchild)
+    assert isinstance(found, ApiKey)
+    assert (found.key_id, found.models, found.expires_at) == (made["key_id"], {"b"}, _unix(made["expires_at"]))
+    assert found.dimensions == KeyDimensions(None, {"end_user": "zoë", "run": "7"})
+    assert [cap.nusd for cap in found.caps] == [2_500_000_000]
+    assert narrow(child, "--usd", "1") != narrow(child, "--usd", "1"), "each has a cap of its own"
+    (rotated,) = run("keys", "rotate", "anna", "--narrowable", "--grace", "now")
+    assert await asked(run, child) is Refused.EXPIRED
+    assert isinstance(await asked(run, narrow(rotated["key"], "--session", "s")), ApiKey)
+    (plain,) = run("keys", "rotate", "anna")
+    assert "--narrowable" in narrow(plain["key"], "--model", "a", code=1)
+    assert "TOKENWEIR_KEY" in narrow("", "--model", "a", code=1)
+    assert "no option" in narrow(rotated["key"], code=2)
+    for option, value in (("--usd", "much"), ("--run", "a\nb"), ("--run", "8")):
+        assert option.removeprefix("--") in narrow(child, option, value, code=1)
 
 
 async def test_rotating_blocking_revoking(run: Commands) -> None:

@@ -34,6 +34,10 @@ def test_the_life_of_a_project(stand: Stand) -> None:
     named = stand.post("/account/update", {"account": made["id"], "name": "shop", "budget_duration": "30d"})
     assert named == {**made, "name": "shop"}
     secret = stand.post("/key/generate", {"key_alias": "anna", "team_id": "shop"})["key"]
+    narrowable = stand.post("/key/generate", {"key_alias": "bert", "narrowable": True})
+    again = stand.post("/key/bert/regenerate", {"narrowable": True})
+    assert {one["key"].partition(".")[0] for one in (narrowable, again)} == {f"tw-{narrowable['token']}"}
+    assert stand("GET", "/v1/me", key=again["key"]).status == 401, "not for the console"
     assert stand.post("/account/block", {"account": "acme"})["blocked"] is True
     assert stand("GET", "/v1/me", key=secret).status == 401
     assert stand.post("/account/unblock", {"account": "acme"}) == acme
@@ -49,6 +53,8 @@ def test_the_life_of_a_project(stand: Stand) -> None:
         ("account.create-project", made["id"], "done"),
         ("account.update", made["id"], "done"),
         ("key.generate", stand.get("/v1/me", key=secret)["key_id"], "done"),
+        ("key.generate", narrowable["token"], "done"),
+        ("key.regenerate", narrowable["token"], "done"),
         ("account.block", acme["id"], "done"),
         ("account.unblock", acme["id"], "done"),
         ("account.block", "nobody", "refused"),

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from proxy.cli import COMMANDS, _parser, main
+from proxy.keys.narrowing import narrowable
 from tests.cli.commands import CONFIG
 from tests.docs.lines import BLOCK, LITELLM, NOT_RUN, PAGES, commands_of, written
 from tests.support.sqlite import with_empty_ledger
@@ -71,6 +72,7 @@ def test_the_commands_of_a_page_run_in_their_order(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOKENWEIR_CONFIG", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    monkeypatch.setenv("TOKENWEIR_KEY", narrowable("key_5f0c", b"digest", b"pepper"))
     Path("config.yaml").write_text(LITELLM)
     if page.name not in WITHOUT_FILE:
         Path("tokenweir.yaml").write_text(yaml.safe_dump(CONFIG))

@@ -17,6 +17,7 @@ import pytest
 from proxy.billing.keys import (
     DEFAULT_ORGANIZATION,
     DEFAULT_PROJECT,
+    IDENTITY_KEYS,
     Account,
     AccountKind,
     ApiKey,
@@ -24,9 +25,12 @@ from proxy.billing.keys import (
     expires_at_from,
 )  # fmt: skip
 from proxy.billing.limits import UNLIMITED, Limits
+from proxy.foundation.times import iso_utc
 from proxy.keys import keyring as module
+from proxy.keys import narrowing
 from proxy.keys.guesses import GUESSES_MAX
 from proxy.keys.keyring import Keyring, Refused
+from proxy.keys.narrowing import PresentedKey, narrowable, narrowed_text
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.storage.database import open_engine, reading, sqlite_url
@@ -99,12 +103,14 @@ class Keys:
         rows = sorted(seen, key=lambda row: row.revision)[-keys_max:]
         return KeyChanges([*self.accounts, *rows], max((row.revision for row in seen), default=0), behind=False)
 
-    def changes_since(self, revision: int, digests: Collection[bytes] = ()) -> KeyChanges:
+    def changes_since(
+        self, revision: int, digests: Collection[bytes] = (), key_ids: Collection[str] = ()
+    ) -> KeyChanges:
         self._ask()
         seen = self._seen()
         later = sorted((row for row in seen if row.revision > revision), key=lambda row: row.revision)
         page = later[: self.page]
-        found = [row for row in seen if {row.digest, row.old_digest} & set(digests)]
+        found = [row for row in seen if {row.digest, row.old_digest} & set(digests) or row.key_id in key_ids]
         until = page[-1].revision if page else revision
         return KeyChanges([*self.accounts, *page, *found], until, behind=len(page) == self.page)
 
@@ -286,6 +292,73 @@ async def test_a_rotated_key_counts_by_both_secrets_for_a_while() -> None:
     assert keyring.authenticate(ANNA, NOW) is Refused.UNKNOWN
     assert keyring.authenticate(new, NOW) is Refused.REPLACED
     assert keyring.authenticate(newer, NOW) == source.rows[0]
+
+
+def narrowed(key: ApiKey, *caveats: str) -> str:
+    return narrowed_text(narrowable(key.key_id, key.digest, PEPPER), caveats)
+
+
+async def test_a_narrowed_key_ends_with_its_parent() -> None:
+    parent = a_key(ANNA, models=frozenset({"a", "b"}))
+    source, keyring = await read(Keys([parent]))
+    child = narrowed(parent, "models=b,c", f"expires={iso_utc(NOW + 50)}")
+    found = await keyring.narrowed_key(child)
+    assert found == replace(parent, models=frozenset({"b"}), expires_at=NOW + 50)
+    assert await keyring.narrowed_key(child) is found, "verified once"
+    assert keyring.authenticate(child, NOW) is Refused.MALFORMED, "it is nothing for those that expect a secret"
+    assert await keyring.narrowed_key(narrowed(parent, f"expires={iso_utc(NOW)}")) is Refused.EXPIRED
+    unknown = narrowing.parse(narrowable(parent.key_id, parent.digest, PEPPER))
+    assert unknown is not None
+    signature = narrowing.signatures(unknown.signature, [b"admin=false"])[-1]
+    text = PresentedKey(parent.key_id, (b"admin=false",), signature).text()
+    assert await keyring.narrowed_key(text) is Refused.CAVEAT
+    for change, refused in (
+        ({"models": frozenset({"a"})}, None), ({"blocked_at": NOW}, Refused.BLOCKED),
+        ({"expires_at": NOW}, Refused.EXPIRED), ({"revoked_at": NOW}, Refused.REVOKED),
+    ):  # fmt: skip
+        source.rows = [a_key(ANNA, source.rows[0].revision + 1, **change)]
+        await keyring.refresh()
+        found = await keyring.narrowed_key(child)
+        assert found is refused or (isinstance(found, ApiKey) and not found.allows("b") and not found.allows("a"))
+
+
+async def test_a_key_that_is_narrowed_from_an_old_secret_ends_with_it(hurried: None) -> None:
+    parent = a_key(ANNA)
+    child = narrowed(parent, "models=a")
+    digests = {"digest": digest(new_secret().reveal(), PEPPER), "old_digest": parent.digest}
+    source, keyring = await read(Keys([a_key(ANNA, 2, **digests, old_until=NOW + 10)]))
+    found = await keyring.narrowed_key(child)
+    assert isinstance(found, ApiKey)
+    assert found.expires_at == NOW + 10
+    source.rows = [a_key(ANNA, 3, **digests, old_until=NOW)]
+    await keyring.refresh()
+    assert await keyring.narrowed_key(child) is Refused.EXPIRED
+    source.rows = [a_key(ANNA, 4, digest=digest(new_secret().reveal(), PEPPER))]
+    new = narrowed(source.rows[0], "run=1")
+    assert isinstance(await keyring.narrowed_key(new), ApiKey), "a new secret is looked up"
+    assert await keyring.narrowed_key(child) is Refused.UNKNOWN
+
+
+async def test_the_parent_of_a_narrowed_key_is_looked_up_and_forgeries_are_guesses(
+    few: list[str], hurried: None
+) -> None:
+    keys = [a_key(secret, number) for number, secret in enumerate(few, 1)]
+    source, keyring = await read(Keys(list(keys)))
+    assert keyring.known(keys[0].key_id) is None
+    assert isinstance(await keyring.narrowed_key(narrowed(keys[0], "models=a"), "192.0.2.1"), ApiKey)
+    forged = narrowable(keys[0].key_id, b"other", PEPPER)
+    answers = [await keyring.narrowed_key(forged, "192.0.2.1") for _ in range(GUESSES_MAX + 1)]
+    assert answers == [*[Refused.UNKNOWN] * GUESSES_MAX, Refused.TOO_MANY]
+    assert isinstance(await keyring.narrowed_key(narrowed(keys[0], "models=a"), "192.0.2.1"), ApiKey), "a known parent"
+    source.away = True
+    assert await keyring.narrowed_key(forged) is Refused.UNAVAILABLE
+    assert await keyring.narrowed_key("tw-key.x") is Refused.MALFORMED
+
+
+async def test_the_key_of_an_identity_cannot_be_narrowed(hurried: None) -> None:
+    parent = a_key(ANNA, key_id=f"{IDENTITY_KEYS}ci_proj")
+    _, keyring = await read(Keys([parent]))
+    assert await keyring.narrowed_key(narrowed(parent, "models=a")) is Refused.UNKNOWN
 
 
 async def test_the_levels_that_limit_anything_are_those_of_now() -> None:

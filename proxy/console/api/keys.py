@@ -102,7 +102,7 @@ class KeysApi:
         key_id = new_id("key")
         given = _checked(fields)
         limits = made_limits(given)
-        secret, hashed, secret_hint = new_hashed(self.pepper)
+        secret, hashed, secret_hint = new_hashed(self.pepper, key_id if fields.narrowable else None)
         made = {"alias": key_id, "models": None, **given}
 
         def work(act: PendingEntry) -> ApiKey:
@@ -157,12 +157,14 @@ class KeysApi:
         body: RegenerateBody = call.body
         grace_s = checked("grace_period", seconds_or_now, body.grace_period)
         named = _not_a_secret(call.named)
-        secret, hashed, secret_hint = new_hashed(self.pepper)
         until = self.unix_time() + grace_s
-        key = await self.operations.run(
-            call, "key.regenerate", named, body,
-            lambda _act: self.keys.rotate(named, digest=hashed, hint=secret_hint, old_until=until),
-        )  # fmt: skip
+
+        def work(act: PendingEntry) -> tuple[str, ApiKey]:
+            key_id = act.target = self.keys.one(named).key_id
+            secret, hashed, secret_hint = new_hashed(self.pepper, key_id if body.narrowable else None)
+            return secret, self.keys.rotate(key_id, digest=hashed, hint=secret_hint, old_until=until)
+
+        secret, key = await self.operations.run(call, "key.regenerate", named, body, work)
         return ApiReply(NewKey(key=secret, **shown(key, await self._paid_by(key))))
 
     async def one(self, call: ApiCall) -> ApiReply:

@@ -162,10 +162,8 @@ class BatchMaker:
         """The levels of all lines: a rule for one of its models counts the whole batch. Raises ApiError."""
         access, models = self._access_of(key), {share.model for share in new.read.shares}
         provider = (new.provider.settings.name,)
-        levels = (
-            scope for model in sorted(models) for scope in self._dimensions.levels(access, model, dimensions, provider)
-        )
-        return tuple({scope.scope_id: scope for scope in levels}.values())
+        of_model = (self._dimensions.levels(key, access, model, dimensions, provider) for model in sorted(models))
+        return tuple({scope.scope_id: scope for levels in of_model for scope in levels}.values())
 
     def _terms(
         self, made_for: Asked, new: NewBatch, now: float, dimensions: Dimensions | UnsetType

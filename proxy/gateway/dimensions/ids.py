@@ -131,9 +131,32 @@ class DimensionIds:
             raise OSError("dimensions: the cap of a run cannot be kept")
         async with asyncio.timeout(WAIT_S):  # a TimeoutError is an OSError
             lowered = await self._threads.run(self._values.lower_cap, run, cap_nusd)
+        self._keep(run, lowered)
+
+    async def keep_cap(self, cap: RunOfKey, cap_nusd: Nusd) -> None:
+        """Store the cap of a narrowed key, by which the ledger counts its entries. Raises OSError: the ledger does not
+        answer in time, or the key has had too many new values within an hour."""
+        if cap in self._caps:
+            return
+        if self._is_late or self._clock() < self._paused_until:
+            raise OSError("dimensions: the cap of a narrowed key cannot be stored")
+        async with asyncio.timeout(WAIT_S):
+            if not await self._threads.run(self._store_cap, cap, cap_nusd):
+                self._overflowed(Overflow.NEW_VALUES)
+                raise OSError("dimensions: too many new caps of narrowed keys")
+        self._keep(cap, cap_nusd)
+
+    def _store_cap(self, cap: RunOfKey, cap_nusd: Nusd) -> bool:
+        """(In the thread.) False: it is one too many."""
+        if cap not in self._values.caps([cap[1]]) and not self._may_create(cap[0]):
+            return False
+        self._values.lower_cap(cap, cap_nusd)
+        return True
+
+    def _keep(self, cap: RunOfKey, cap_nusd: Nusd) -> None:
         if len(self._caps) >= 2 * HALF_MAX:
             self._young, self._old, self._caps = {}, {}, {}
-        self._caps[run] = min(lowered, self._caps.get(run, lowered))
+        self._caps[cap] = min(cap_nusd, self._caps.get(cap, cap_nusd))
 
     def close(self) -> None:
         """Wait for the running call."""

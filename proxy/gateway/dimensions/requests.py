@@ -5,7 +5,7 @@ Invariant: a value that the key fixes replaces the client's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import astuple
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from proxy.billing.dimensions import (
     within_limits,
 )
 from proxy.billing.keys import ApiKey
-from proxy.billing.limit_rules import missing_dimension, run_scope
+from proxy.billing.limit_rules import CAPS, EACH_CAP, EACH_RUN, cap_scope, missing_dimension
 from proxy.billing.limits import Scope
 from proxy.billing.money import nusd_from_usd
 from proxy.gateway.dimensions.ids import DimensionIds
@@ -81,28 +81,34 @@ class RequestDimensions:
         """The values of a request. `dialect`: its name. Raises ApiError for an invalid header of our own."""
         of_key = key.dimensions
         if of_key is None:
-            return self._rules.default.read(headers, dialect, document)
-        sent = self._rules.reader(of_key.sources).read(headers, dialect, document)
-        return within_limits({**of_key.fixed, **sent, **of_key.fixed}.items())
+            sent = self._rules.default.read(headers, dialect, document)
+        else:
+            sent = self._rules.reader(of_key.sources).read(headers, dialect, document)
+            sent = within_limits({**of_key.fixed, **sent, **of_key.fixed}.items())
+        return {**sent, **_caps_of(key)} if key.caps else sent
 
     async def ids(self, key: ApiKey, sent: SentDimensions) -> Dimensions:
-        """The value ids of `sent`; a cap in it is set for its run. Raises ApiError if the cap cannot be stored, and for
+        """The value ids of `sent`; a cap in it is set for its run. Raises ApiError if a cap cannot be stored, but for
         no other outage."""
-        cap = sent.get(RUN_CAP)
-        if cap is not None:
-            sent = {name: value for name, value in sent.items() if name != RUN_CAP}
+        cap, caps = sent.get(RUN_CAP), _caps_of(key)
+        if cap is not None or caps:
+            sent = {name: value for name, value in sent.items() if name != RUN_CAP and name not in caps}
         if self._rules.hashes_end_users and END_USER in sent:
             sent = {**sent, END_USER: hashed(sent[END_USER], self._pepper)}
         ids = await self._ids.of(key, sent)
         if cap is not None:
-            try:
-                await self._ids.lower_cap((key.key_id, ids[RUN]), nusd_from_usd(cap))
-            except OSError:
-                raise errors.run_cap_unknown() from None
-        return ids
+            await _stored(self._ids.lower_cap((key.key_id, ids[RUN]), nusd_from_usd(cap)), of_run=True)
+        for of_key in key.caps:
+            await _stored(self._ids.keep_cap((key.key_id, of_key.value_id), of_key.nusd), of_run=False)
+        return {**ids, **caps} if caps else ids
 
     def levels(
-        self, access: KeyAccess, model: str, dimensions: Dimensions | UnsetType, providers: Collection[str] = ()
+        self,
+        key: ApiKey,
+        access: KeyAccess,
+        model: str,
+        dimensions: Dimensions | UnsetType,
+        providers: Collection[str] = (),
     ) -> tuple[Scope, ...]:
         """The levels that a request counts against. `dimensions`: as `ids` has just returned them. `providers`: that
         can serve the request. Raises ApiError if the request lacks a dimension that a rule requires."""
@@ -110,6 +116,22 @@ class RequestDimensions:
         missing = missing_dimension(access.rules, model, known, providers)
         if missing is not None:
             raise errors.missing_dimension(missing)
-        levels, run, key_id = access.levels(model, known, providers), known.get(RUN), access.payer.key_id
-        cap_nusd = None if run is None else self._ids.cap((key_id, run))
-        return levels if run is None or cap_nusd is None else (*levels, run_scope(key_id, run, cap_nusd))
+        levels, run = access.levels(model, known, providers), known.get(RUN)
+        cap_nusd = None if run is None else self._ids.cap((key.key_id, run))
+        if run is not None and cap_nusd is not None:
+            levels = (*levels, cap_scope(EACH_RUN, key.key_id, run, cap_nusd))
+        capped = zip(EACH_CAP, key.caps, strict=False)
+        return (*levels, *(cap_scope(rule, key.key_id, cap.value_id, cap.nusd) for rule, cap in capped))
+
+
+def _caps_of(key: ApiKey) -> dict[str, str]:
+    """The dimensions by which the caps of a narrowed key are counted: their values are value ids already."""
+    return {name: cap.value_id for name, cap in zip(CAPS, key.caps, strict=False)}
+
+
+async def _stored(storing: Awaitable[None], *, of_run: bool) -> None:
+    """Raises ApiError if the cap cannot be stored now."""
+    try:
+        await storing
+    except OSError:
+        raise errors.cap_unknown(of_run=of_run) from None

@@ -150,8 +150,8 @@ class ExchangeOpener:
         access = self._keys.access(key)
         terms = self._terms(dialect, access.payer, facts, route)
         scopes = access.scopes
-        if access.rules or dimensions is not UNSET:
-            scopes = self._ports.dimensions.levels(access, facts.model, dimensions, route.provider_names)
+        if access.rules or dimensions is not UNSET or key.caps:
+            scopes = self._ports.dimensions.levels(key, access, facts.model, dimensions, route.provider_names)
         if money_only:
             scopes = tuple(map(_of_money, scopes))
         reservation = await self._reserved(exchange_id, key, facts, route, terms, scopes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limit_rules import EACH_RUN, LimitRule, RuleScope
+from proxy.billing.limit_rules import CLIENT_RULES, EACH_RUN, LimitRule, RuleScope
 from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import DenialReason, Denied
@@ -124,8 +124,8 @@ def _level(scope: Scope | None, key: ApiKey) -> str:
     if scope is None:
         return _ANY_LEVEL
     if isinstance(scope, RuleScope):
-        if scope.rule is EACH_RUN:
-            return "this run"
+        if scope.rule.rule_id in CLIENT_RULES:
+            return "this run" if scope.rule is EACH_RUN else "this narrowed key"
         each = f" for this {' and '.join(scope.rule.split_by)}" if scope.rule.split_by else ""
         return f"the limit {scope.rule.name!r}{each}"
     return {key.key_id: "this key", key.project_id: "this key's project"}.get(scope.scope_id, "this key's organization")

@@ -117,7 +117,7 @@ class KeyInfoHandler:
         sent = self._dimensions.sent(key, request.headers, "", {})
         known = await self._dimensions.ids(key, sent) if sent else UNSET
         try:
-            scopes = self._dimensions.levels(access, "", known)
+            scopes = self._dimensions.levels(key, access, "", known)
         except ApiError:  # a dimension that requests must have
             scopes = access.scopes
         return await self._reads.budgets(key, access, scopes, since)

@@ -28,7 +28,7 @@ from proxy.http.headers import EXCHANGE_HEADER, SERVER, STREAM
 from proxy.http.reply import Reply
 from proxy.http.server import Routes, Serve
 from proxy.keys.keyring import Keyring
-from proxy.keys.secrets import parse
+from proxy.keys.secrets import is_ours
 from proxy.metering.wire.framing import SSE
 
 # Bytes of one write; the next one waits until the client has taken them.
@@ -217,7 +217,7 @@ class ResumeHandler:
         self, exchange_id: str, place: Place, request: web.BaseRequest, connection: ClientConnection
     ) -> web.StreamResponse | None:
         """Relay the stream from another proxy; None: none has it. Raises ApiError."""
-        key = presented(request, parse)
+        key = presented(request, is_ours)
         if _ID.fullmatch(exchange_id) is None or key is None:
             return None
         asked = request.headers.get(ASKED_HEADER)

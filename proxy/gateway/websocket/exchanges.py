@@ -159,7 +159,7 @@ class SessionExchanges:
         route, access = self._transcribing(model, key), self._keys.access(key)
         price, _ = route.prices(self._ports.unix_time(), access.payer)
         limits = [one.limits for one in access.scopes] + [one.limits for one in access.rules]
-        if any(one.spends for one in limits) and (price is None or not price.tiers):
+        if (key.caps or any(one.spends for one in limits)) and (price is None or not price.tiers):
             raise errors.model_unpriced(model)
 
     # -- events of the provider

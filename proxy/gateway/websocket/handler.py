@@ -38,7 +38,7 @@ from proxy.http.reply import Reply
 from proxy.http.websocket import WebSocket
 from proxy.http.websocket_head import PROTOCOL, Handshake, handshake
 from proxy.keys.keyring import Keyring
-from proxy.keys.secrets import parse
+from proxy.keys.secrets import is_ours
 from proxy.metering.dialect import Dialect
 
 # Sessions of a key per request that it may run in parallel: idle sessions take memory.
@@ -81,7 +81,7 @@ class WebSocketHandler:
     ) -> web.StreamResponse:
         """Serve one session to its end. Raises ApiError if it cannot begin."""
         self._accepting.check()
-        secret = presented(request, parse)
+        secret = presented(request, is_ours)
         authenticate = partial(accepted, self._keys, secret, request.remote)
         key = await authenticate()
         if key.byok is not None or PROVIDER_KEY_HEADER in request.headers:

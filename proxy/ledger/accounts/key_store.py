@@ -253,9 +253,11 @@ class KeyStore:
             rows = connection.execute(query).all()  # parsed after the transaction: it must not be idle for long
         return KeyChanges([*others, *map(_key_of, reversed(rows))], revision, behind=False)
 
-    def changes_since(self, revision: int, digests: Collection[bytes] = ()) -> KeyChanges:
+    def changes_since(
+        self, revision: int, digests: Collection[bytes] = (), key_ids: Collection[str] = ()
+    ) -> KeyChanges:
         """The next keys, accounts and rules that were created or changed after `revision`, about CHANGES_MAX in the
-        order of the changes; and the keys with these digests of secrets, current or previous."""
+        order of the changes; and the keys with these digests of secrets, current or previous, or with these ids."""
         with reading(self._engine) as connection:
             later = limit_rules.c.revision > revision
             changes: list[ApiKey | Account | LimitRule] = [
@@ -270,8 +272,12 @@ class KeyStore:
                 changes = [one for one in changes if one.revision <= last]
             found = [
                 key
-                for column in (_COLUMNS.digest, _COLUMNS.old_digest)  # a query each: each by its index
-                for some in batches(digests, IDS_MAX)
+                for column, wanted in (  # a query each: each by its index
+                    (_COLUMNS.digest, digests),
+                    (_COLUMNS.old_digest, digests),
+                    (_COLUMNS.key_id, key_ids),
+                )
+                for some in batches(wanted, IDS_MAX)
                 for key in _keys(connection, column.in_(some))
             ]
         until = changes[-1].revision if changes else revision

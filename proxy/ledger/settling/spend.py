@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
 from proxy.billing.entries import EntryKind
-from proxy.billing.limit_rules import EACH_RUN, LimitRule, rule_of
+from proxy.billing.limit_rules import CLIENT_RULES, LimitRule, rule_of
 from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.amounts import nusd, nusd_sum
@@ -101,7 +101,7 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
     """
     with reading(engine) as connection:
         until_us = clock_us = clock_of(connection)
-        rules = [*read_rules(connection), *([EACH_RUN] if has_caps(connection) else ())]
+        rules = [*read_rules(connection), *(CLIENT_RULES.values() if has_caps(connection) else ())]
         every = _entries(connection.dialect, rules).where(_ENTRIES.settled_at <= clock_us / 1e6)
         rows = connection.execute(every.where(_ENTRIES.settled_at > after_us / 1e6).limit(limit + 1)).all()
         if len(rows) > limit:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from sqlalchemy import Engine
 
-from proxy.billing.batch import StoredBatch
-from proxy.billing.dimensions import NO_DIMENSIONS, RUN, Dimensions
-from proxy.billing.limit_rules import run_scope
+from proxy.billing.batch import StoredBatch, Terms
+from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
+from proxy.billing.limit_rules import CLIENT_RULES, cap_scope
 from proxy.billing.limits import BUDGET_NUSD_MAX, LimitCounter, limit_counters
 from proxy.billing.money import Nusd
 from proxy.billing.record import Opened, UsageRecord
@@ -191,7 +191,7 @@ class AdmissionService:
     def reserve_resumed(self, opened: Opened) -> OpenReservation:
         """Restore the reservation of an exchange of an earlier process that still runs. Without its key in memory, the
         reservation has no counters."""
-        counters = _counters_of(self._keyring, opened)
+        counters = _counters_of(self._keyring, opened.key_id, opened.model, opened.provider, opened.dimensions)
         reserved = Reservation(opened.exchange_id, counters, opened.reserved_nusd or 0, 0, opened.started_at)
         return self.admission.reserve_resumed(reserved, spends=opened.reserved_nusd is not None)
 
@@ -201,15 +201,14 @@ class AdmissionService:
         self.admission.reserve_again(self._reservations(_decoded(lost)))
 
     async def reserve_batches(self, batches: Sequence[StoredBatch]) -> None:
-        """Reserve for batches that another process or an earlier run admitted."""
+        """Reserve for batches that another process or an earlier run admitted. Raises OSError."""
         await self._keyring.remember({batch.key_id for batch in batches})
-        owed = [
-            _reservation(
-                _counters(self._keyring, batch.key_id), batch.exchange_id, batch.reserved_nusd, batch.created_at
-            )
-            for batch in batches
-            if batch.reserved_nusd
-        ]
+        owed = []
+        for batch in batches:
+            if batch.reserved_nusd:
+                terms = await self._in_thread(self._batches.terms, batch.exchange_id)
+                counters = _counters_of_batch(self._keyring, batch, terms)
+                owed.append(_reservation(counters, batch.exchange_id, batch.reserved_nusd, batch.created_at))
         if reservations := [reserved for reserved in owed if reserved is not None]:
             self.admission.reserve_again(reservations)
 
@@ -236,7 +235,10 @@ class AdmissionService:
             charge, opened = charged(record), record.opened
             if charge and (
                 reserved := _reservation(
-                    _counters_of(self._keyring, opened), opened.exchange_id, charge, opened.started_at
+                    _counters_of(self._keyring, opened.key_id, opened.model, opened.provider, opened.dimensions),
+                    opened.exchange_id,
+                    charge,
+                    opened.started_at,
                 )
             ):
                 yield reserved
@@ -251,26 +253,27 @@ def _reservation(
     return Reservation(exchange_id, counters, nusd, 0, started_at)
 
 
-def _counters_of(keyring: Keyring, opened: Opened) -> tuple[LimitCounter, ...]:
-    """The limit counters of an exchange, by today's limits; empty if its key is not in memory."""
-    dimensions = NO_DIMENSIONS if opened.dimensions is UNSET else opened.dimensions
-    counters = _counters(keyring, opened.key_id, opened.model, dimensions, (opened.provider,))
-    if RUN not in dimensions:
-        return counters
-    # Whatever its cap is: what is reserved again is not checked.
-    return (*counters, *limit_counters(run_scope(opened.key_id, dimensions[RUN], Nusd(BUDGET_NUSD_MAX)), time.time()))
+def _counters_of_batch(keyring: Keyring, batch: StoredBatch, terms: Iterable[Terms]) -> tuple[LimitCounter, ...]:
+    """As when the batch was admitted: a rule for one of its models counts the whole batch."""
+    of_models = (_counters_of(keyring, batch.key_id, one.model, batch.provider, one.dimensions) for one in terms)
+    return tuple({counter.counter_id: counter for counters in of_models for counter in counters}.values())
 
 
-def _counters(
-    keyring: Keyring,
-    key_id: str,
-    model: str = "",
-    dimensions: Dimensions = NO_DIMENSIONS,
-    providers: Collection[str] = (),
+def _counters_of(
+    keyring: Keyring, key_id: str, model: str, provider: str, sent: Dimensions | UnsetType
 ) -> tuple[LimitCounter, ...]:
+    """The limit counters of an exchange, by today's limits; without its key in memory, those of caps alone."""
+    dimensions = NO_DIMENSIONS if sent is UNSET else sent
     key, now = keyring.known(key_id), time.time()
-    scopes = () if key is None else keyring.access(key).levels(model, dimensions, providers)
-    return tuple(counter for scope in scopes for counter in limit_counters(scope, now))
+    scopes = () if key is None else keyring.access(key).levels(model, dimensions, (provider,))
+    # Whatever a cap is: what is reserved again is not checked.
+    capped = (
+        cap_scope(rule, key_id, dimensions[name], Nusd(BUDGET_NUSD_MAX))
+        for rule in CLIENT_RULES.values()
+        for name in rule.split_by
+        if name in dimensions
+    )
+    return tuple(counter for scope in (*scopes, *capped) for counter in limit_counters(scope, now))
 
 
 async def _pages(journal: Journal) -> AsyncIterator[list[UsageRecord]]:

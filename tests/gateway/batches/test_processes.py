@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proxy.keys.narrowing import narrowed_text
 from tests.gateway.batches.asking import CHAT, LINE_NUSD, ended, line, made_by, ordered, request, uploaded
 from tests.support.batch_provider import BatchProvider
 from tests.support.clients import FAILURES, Clients, RefusedError, refusal
@@ -70,10 +71,14 @@ async def until_ordered(client: openai.AsyncOpenAI, file_id: str) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("limit", ["budget", "cap of a narrowed key"])
 async def test_a_reservation_outlives_the_process_until_the_lines_are_booked(
-    provider: BatchProvider, site: Tokenweir, clients: Clients
+    provider: BatchProvider, site: Tokenweir, clients: Clients, limit: str
 ) -> None:
-    key = await asyncio.to_thread(site.key, "anna", "--budget", BUDGET_USD)
+    if limit == "budget":
+        key = await asyncio.to_thread(site.key, "anna", "--budget", BUDGET_USD)
+    else:
+        key = narrowed_text(await asyncio.to_thread(site.key, "anna", "--narrowable"), [f"usd={BUDGET_USD}"])
     lines = [line(str(number)) for number in range(LINES_FIT)]
     file_id = await uploaded(clients.gpt(site.url, key), *lines)
     batch_id = await ordered(clients.gpt(site.url, key), file_id)

@@ -64,6 +64,21 @@ async def test_a_value_is_asked_for_once_within_its_time() -> None:
         assert len(values.calls) == 3
 
 
+async def test_caps_of_narrowed_keys_are_bounded_and_stored_once(tmp_path: Path) -> None:
+    engine = open_engine(empty_ledger(tmp_path / "ledger.db"))
+    async with site(DimensionValues(engine), new_values_max=2) as at:
+        for cap in ("c_1", "c_2", "c_1"):
+            await at.ids.keep_cap(("k", cap), Nusd(5))
+        with pytest.raises(OSError, match="too many"):
+            await at.ids.keep_cap(("k", "c_3"), Nusd(5))
+        await at.ids.keep_cap(("other", "c_3"), Nusd(5))
+    async with site(DimensionValues(engine), new_values_max=0) as at:
+        await at.ids.keep_cap(("k", "c_1"), Nusd(5))
+        assert at.overflows == {}
+    assert read_caps(engine, ["c_1", "c_2", "c_3"]) == {("k", "c_1"): 5, ("k", "c_2"): 5, ("other", "c_3"): 5}
+    engine.dispose()
+
+
 async def test_an_erased_value_is_not_used_after_its_time() -> None:
     values = Values()
     async with site(values) as at:

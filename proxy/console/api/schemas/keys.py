@@ -86,6 +86,8 @@ class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     team_id: Text | UnsetType = UNSET
     """a project's id or name"""
+    narrowable: bool = False
+    """its holder can make narrower keys from it without the proxy"""
 
 
 class UpdateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,6 +115,8 @@ class RegenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     grace_period: Text = "24h"
     """how long the old secret stays valid; `now`: it becomes invalid at once"""
+    narrowable: bool = False
+    """as in `GenerateBody`"""
 
 
 class BoundsShown(msgspec.Struct, frozen=True, kw_only=True):
