@@ -35,7 +35,7 @@ from proxy.ledger.settling.sum_clocks import added_until, next_step
 from proxy.storage.database import reading
 
 # Entries in one transaction, about: it takes a quarter of a second.
-ENTRIES_MAX = 5_000
+ENTRIES_MAX = 1_000
 # Scopes per statement.
 _SCOPES_MAX = 500
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, update
 
 from proxy.billing.grants import Grant, GrantState, MoveKind, following, upcoming
 from proxy.billing.money import Nusd
@@ -16,6 +16,15 @@ from proxy.ledger.schema.tables import grant_moves, grants
 
 _GRANTS = grants.c
 _SAME = tuple(name for name in Grant.__struct_fields__ if name in _GRANTS)
+
+_ADD = (
+    update(grants)
+    .where(_GRANTS.grant_id == bindparam("of"))
+    .values(
+        {f"{kind}_nusd": _GRANTS[f"{kind}_nusd"] + bindparam(kind.value) for kind in MoveKind}
+        | {"entries": _GRANTS.entries + bindparam("entries")}
+    )
+)
 
 
 class Move(NamedTuple):
@@ -63,24 +72,12 @@ def insert_moves(connection: Connection, moves: Sequence[Move]) -> None:
         return
     names = [column.key for column in grant_moves.columns]
     connection.execute(insert(grant_moves), [dict(zip(names, one, strict=True)) for one in moves])
-    totals: dict[str, dict[MoveKind, int]] = {}
+    sums: dict[str, dict[str, int]] = {}
     for one in moves:
-        of_grant = totals.setdefault(one.grant_id, dict.fromkeys(MoveKind, 0))
+        of_grant = sums.setdefault(one.grant_id, dict.fromkeys((*MoveKind, "entries"), 0))
         of_grant[one.kind] += one.nusd
-    entries = dict.fromkeys(totals, 0)
-    for one in moves:
-        entries[one.grant_id] += one.kind is not MoveKind.BURNED
-    for grant_id, of_grant in sorted(totals.items()):
-        connection.execute(
-            update(grants)
-            .where(_GRANTS.grant_id == grant_id)
-            .values(
-                granted_nusd=_GRANTS.granted_nusd + of_grant[MoveKind.GRANTED],
-                burned_nusd=_GRANTS.burned_nusd + of_grant[MoveKind.BURNED],
-                expired_nusd=_GRANTS.expired_nusd + of_grant[MoveKind.EXPIRED],
-                entries=_GRANTS.entries + entries[grant_id],
-            )
-        )
+        of_grant["entries"] += one.kind is not MoveKind.BURNED
+    connection.execute(_ADD, [{"of": grant_id, **sums[grant_id]} for grant_id in sorted(sums)])
 
 
 def series_with_upcoming(states: Iterable[GrantState], until: float) -> Iterator[GrantState]:

@@ -28,8 +28,10 @@ DAY_S = 86_400.0
 class Book:
     """A ledger whose clock is set by hand on SQLite; on Postgres it is the server's."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.set_to = engine, T if engine.dialect.name == "sqlite" else None
+    def __init__(self, engine: Engine, *, first: int = 0, is_real: bool = False) -> None:
+        """`first`: number of its first exchange. `is_real`: on SQLite, too, time passes by itself."""
+        self.first = first
+        self.engine, self.set_to = engine, T if engine.dialect.name == "sqlite" and not is_real else None
         self.ledger = LedgerStore(engine, content_hash=content_hash, clock=lambda: self.now)
         self.grants = GrantStore(engine, self.ledger, clock=lambda: self.now)
         self.entries: list[LedgerEntry] = []
@@ -47,7 +49,7 @@ class Book:
         key_id: str = "key-1",
     ) -> LedgerEntry:  # fmt: skip
         """`ago`, `at`: when the exchange began. `of`: the exchange is adjusted."""
-        number = len(self.entries)
+        number = self.first + len(self.entries)
         what = {} if of is None else {"exchange": of.exchange_id, "kind": EntryKind.ADJUSTMENT}
         started_at = of.started_at if of is not None else self.now - ago if at is None else at
         of_key = key_id if of is None else of.key_id

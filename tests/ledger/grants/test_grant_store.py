@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +27,7 @@ from tests.ledger.grants.book import DAY_S, Book, T
 from tests.ledger.owners import insert_owners
 from tests.support.examples import examples
 from tests.support.ledgers import on_both_databases
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.io
 
@@ -198,6 +201,40 @@ def periods(book: Book) -> list[list[GrantPeriod]]:
             assert {name: nusd for name, nusd in closing.items() if nusd} == now
             found += [first, second]
     return found
+
+
+@on_both_databases
+@pytest.mark.thorough
+def test_many_at_once_post_each_entry_once(engine: Engine) -> None:
+    """Posters and settlers in several threads, while grants are added, expire and are revoked."""
+    insert_owners(engine)
+    books = [Book(engine, first=1_000 * number, is_real=True) for number in range(4)]
+
+    def settle(number: int) -> None:
+        for _ in range(12):
+            of = books[number].charge(3, 0.05)
+            books[number].post()
+            books[number].charge(-1, of=of)
+
+    with ThreadPoolExecutor(4) as threads:
+        settling = [threads.submit(settle, number) for number in range(4)]
+        for number in range(12):
+            made = books[0].grant(9, f"g{number}", SCOPES[number % 3], lasts_s=1)
+            if number % 4 == 0:
+                books[0].grants.revoke(made.grant.grant_id)
+        for one in settling:
+            one.result()
+    book = books[0]
+    wait_until(lambda: all(one.grant.ends_at < time.time() for one in book.grants.every()))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(Book.post, books))
+    assert book.wrong() == []
+    states = book.grants.every()
+    assert [(one.granted, one.left) for one in states] == [(9, 0)] * 12
+    assert any(one.burned for one in states)
+    for scope_id in SCOPES:
+        of_scope = [one for one in states if one.grant.scope_id == scope_id]
+        assert book.credit(scope_id) == sum(one.burned for one in of_scope)
 
 
 STEP = st.one_of(
