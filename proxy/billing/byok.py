@@ -56,8 +56,8 @@ def _plain(number: Decimal) -> str:
 
 
 def byok_lists(terms: str, price: Price | None, cost: Price | None) -> tuple[Price | None, Price | None]:
-    """The lists of the charge and of the cost, from those that the request would have with the operator's credential.
-    `terms`: as `checked_terms` returns them. None: unknown, as before."""
+    """The lists of the charge and of the cost. `price`, `cost`: the lists that the request would have with the
+    operator's credential. `terms`: as `checked_terms` returns them. None: unknown."""
     free = structs.replace(cost or _nothing(), multipliers={**(cost.multipliers if cost else {}), _REASON: "0"})
     if terms == NOTHING:
         return _nothing(), free

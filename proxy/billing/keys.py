@@ -96,7 +96,7 @@ class ApiKey:
     dimensions: KeyDimensions | None = None
     """the sources and the fixed values of dimensions; None: those of the deployment"""
     byok: str | None = None
-    """its clients send their own provider credential: the terms of billing, see `byok.py`; None: the operator's
+    """the terms of billing for clients that send their own provider credential, see `byok.py`; None: the operator's
     credential is used"""
     caps: tuple[KeyCap, ...] = ()
     """of a narrowed key, the outermost first; a stored key has none"""

@@ -102,8 +102,8 @@ class RuleScope(Scope, frozen=True):
 
 
 def counter_of(rule: LimitRule, model: str, dimensions: Dimensions, providers: Collection[str] = ()) -> str | None:
-    """The id of the counter of a request; None: the rule does not count it. The rule is for its key. `providers`: that
-    can serve the request, or that has served it."""
+    """The id of the counter of a request; None: the rule does not count the request. The rule is for the request's key.
+    `providers`: those that can serve the request, or the one that has served it."""
     if not rule.is_for_model(model) or not rule.is_for_one_of(providers):
         return None
     if any(dimensions.get(name) != value for name, value in rule.values.items()):
@@ -117,8 +117,8 @@ def counter_of(rule: LimitRule, model: str, dimensions: Dimensions, providers: C
 def scopes_of(
     rules: Iterable[LimitRule], model: str, dimensions: Dimensions, providers: Collection[str] = ()
 ) -> Iterator[RuleScope]:
-    """The levels of these rules, all of them for the key, that a request counts against. `providers`: that can serve
-    it."""
+    """The levels of these rules, all of them for the key, that a request counts against. `providers`: those that can
+    serve the request."""
     for rule in rules:
         counter_id = counter_of(rule, model, dimensions, providers)
         if counter_id is not None:
@@ -128,8 +128,8 @@ def scopes_of(
 def missing_dimension(
     rules: Iterable[LimitRule], model: str, dimensions: Dimensions, providers: Collection[str] = ()
 ) -> str | None:
-    """A dimension that one of these rules requires of the request and that it does not have. `providers`: that can
-    serve the request."""
+    """A dimension that one of these rules requires and the request does not have. `providers`: those that can serve
+    the request."""
     for rule in rules:
         if rule.required and rule.is_for_model(model) and rule.is_for_one_of(providers):
             for name in rule.split_by:

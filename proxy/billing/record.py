@@ -212,7 +212,8 @@ class Opened(msgspec.Struct, frozen=True):
     fallback: Fallback | msgspec.UnsetType = msgspec.UNSET
     """not written unless `model` is the fallback model of a limit"""
     byok: str | msgspec.UnsetType = msgspec.UNSET
-    """the client's own credential is used, and billed by these terms, see `byok.py`; not written otherwise"""
+    """the terms by which an exchange with the client's own credential is billed, see `byok.py`; not written for other
+    exchanges"""
 
 
 class InvalidRecordError(ValueError):

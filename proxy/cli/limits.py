@@ -44,8 +44,8 @@ def add_commands(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="only requests that this provider of the configuration serves; repeatable; needs a --budget-window of at "
-        "most a day",
+        help="count only requests that this provider of the configuration serves; repeatable; the --budget-window must "
+        "then be at most a day",
     )
     create.add_argument(
         "--split-by",

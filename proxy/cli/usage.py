@@ -48,7 +48,10 @@ def add_commands(commands: Any) -> None:
     usage.add_argument("--since", metavar="TIME", help="from this day on: 2026-11-01, 7d (default: the last 30 days)")
     usage.add_argument("--until", metavar="TIME", help="before this day")
     usage.add_argument(
-        "--time-zone", type=time_zone, metavar="ZONE", help="the zone of days and times: Europe/Berlin (default: UTC)"
+        "--time-zone",
+        type=time_zone,
+        metavar="ZONE",
+        help="the time zone of days and times: Europe/Berlin (default: UTC)",
     )
     usage.add_argument("--key", metavar="KEY_ID|ALIAS", help="only this key")
     usage.add_argument("--project", metavar="ID|NAME", help="only this project")
@@ -173,7 +176,7 @@ class _Names:
         self._shown: dict[str, ShownDimension] = shown
 
     def of(self, total: UsageTotals, zone: tzinfo | None) -> dict[str, Any]:
-        """The fields that name a group. `zone`: of its day; None: it has none."""
+        """The fields that name a group. `zone`: the time zone of its day; None: the group has no day."""
         day = None if zone is None else datetime.fromtimestamp(total.begin, zone).date()
         fields: dict[str, Any] = {} if day is None else {"day": str(day)}
         wanted = self._wanted

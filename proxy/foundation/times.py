@@ -29,7 +29,7 @@ def since_from(text: str, now: float, zone: tzinfo = UTC) -> float:
 
 
 def iso_time(text: str, zone: tzinfo = UTC) -> float | None:
-    """A date or an ISO time → Unix seconds; None: it is neither. `zone`: of a time without one."""
+    """A date or an ISO time → Unix seconds; None: it is neither. `zone`: the time zone of a time that names none."""
     moment = _parsed(text)
     if moment is None or not 1970 <= moment.year < 9999:  # years that every supported database can store
         return None

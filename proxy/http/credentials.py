@@ -51,13 +51,13 @@ def is_signature(credential: str) -> bool:
 
 
 def _named_key(value: str) -> str | None:
-    """The key in `x-tokenweir-key`, bare or as a bearer token; None: it is empty."""
+    """The key in the value of `x-tokenweir-key`, bare or as a bearer token; None: the value is empty."""
     return _credential(KeyHeader.AUTHORIZATION, value).strip() or None
 
 
 def _of_two(first: str, second: str, is_ours: Callable[[str], object], *, is_named: bool) -> str:
-    """Choose a key: an application for several providers can send another provider's key in another header.
-    `is_named`: `first` is from `x-tokenweir-key`."""
+    """The Tokenweir key of two: an application for several providers can send another provider's key in another
+    header. `is_named`: `first` is from `x-tokenweir-key`."""
     if first == second or not is_ours(second):
         return first
     if is_named or is_ours(first):
@@ -107,7 +107,7 @@ def provider_credential(request: web.BaseRequest, is_ours: Callable[[str], objec
         raise errors.bad_request("Two headers hold different provider keys: send one.", code="ambiguous_provider_key")
     secret, header = found.popitem()
     if is_ours(secret) or secret == presented(request, is_ours) or not _PROVIDER_KEY.fullmatch(secret):
-        message = f"{PROVIDER_KEY_HEADER}: must be your key at the provider, without blanks, and no key of this proxy"
+        message = f"{PROVIDER_KEY_HEADER}: must be your key at the provider, not one of this proxy, without blanks"
         raise errors.bad_request(message, param=str(PROVIDER_KEY_HEADER), code="invalid_provider_key")
     return ProviderCredential(Secret(secret), header)
 

@@ -237,22 +237,22 @@ def cap_unknown(*, of_run: bool) -> ApiError:
 
 
 def byok_not_allowed() -> ApiError:
-    """403: the operator's credential is used and billed for this key, not the client's own."""
-    message = "x-tokenweir-provider-key: this key does not use its clients' own provider keys: remove the header"
+    """403: this key uses the operator's credential, not the client's own."""
+    message = "x-tokenweir-provider-key: not possible with this key, which does not use clients' own provider keys"
     return ApiError(403, message, kind="permission_error", param="x-tokenweir-provider-key", code="byok_not_allowed")
 
 
 def byok_missing() -> ApiError:
     """401: the key's clients send their own provider credential, and this one did not."""
     message = (
-        "This key is for clients with their own provider key: send that as 'x-tokenweir-provider-key', or this key "
-        "as 'x-tokenweir-key' and yours in the usual header."
+        "This key is for clients with their own provider key: send your provider key as 'x-tokenweir-provider-key', or "
+        "this key as 'x-tokenweir-key' and your provider key in the usual header."
     )
     return ApiError(401, message, kind="authentication_error", code="provider_key_missing")
 
 
 def byok_unsupported(what: str, param: str | None = None) -> ApiError:
-    """400: what outlives the request would need the client's own credential later, which is not kept."""
+    """400: the client's own credential would be needed after the request, but is not kept."""
     message = f"{what} is not possible with your own provider key: it is kept only for the time of a request."
     return bad_request(message, param=param, code="byok_not_supported")
 

@@ -21,7 +21,7 @@ EXCHANGE_HEADER = "x-tokenweir-exchange"
 FALLBACK_HEADER = "x-tokenweir-fallback-model"
 """the model that serves instead of the requested one"""
 KEY_HEADER = istr("x-tokenweir-key")
-"""the client's Tokenweir key, for a client whose usual header has its own provider credential"""
+"""the client's Tokenweir key, if the client's usual header has its own provider credential"""
 PROVIDER_KEY_HEADER = istr("x-tokenweir-provider-key")
 """the client's own provider credential"""
 SERVER = ("Server", "tokenweir")

@@ -93,7 +93,7 @@ class KeyAccess(NamedTuple):
     """the rules for requests of the key"""
 
     def levels(self, model: str, dimensions: Dimensions, providers: Collection[str] = ()) -> tuple[Scope, ...]:
-        """The levels that a request counts against. `providers`: that can serve it."""
+        """The levels that a request counts against. `providers`: those that can serve the request."""
         return (*self.scopes, *scopes_of(self.rules, model, dimensions, providers)) if self.rules else self.scopes
 
 

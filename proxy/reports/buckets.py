@@ -15,11 +15,11 @@ DAY_S = 86_400
 
 
 class Buckets(NamedTuple):
-    """Times: Unix seconds."""
+    """How time is divided into buckets. Times: Unix seconds."""
 
     width_s: int
     time_zone: str | None = None
-    """name of the zone whose days are the buckets, with a `width_s` of DAY_S; None: UTC"""
+    """the name of the time zone whose days are the buckets; `width_s` is then DAY_S; None: UTC"""
 
     def floor(self, at: float) -> int:
         """The beginning of the bucket that contains `at`."""
@@ -58,7 +58,7 @@ class Buckets(NamedTuple):
         return f"(CASE{''.join(cases)} END)"
 
     def _runs(self, begin: int, end: int) -> list[tuple[int, bool]]:
-        """The beginnings of the runs of days of 24 hours; True: one day of another length."""
+        """The beginnings of runs of days of 24 hours, with False, and of days of another length, with True."""
         runs: list[tuple[int, bool]] = []
         for start in self.between(begin, end):
             is_odd = self.end_of(start) - start != DAY_S

@@ -4,8 +4,9 @@ Invariants:
 - Daily buckets are read from the daily sums: the time grows with keys, models, days and values of a dimension, not with
   requests, except those without a charge or a cost, which an index lists. Of two dimensions at once there are no daily
   sums: these are read from the entries of the requested time span.
-- Daily sums are of UTC days. The total of a time span in another time zone is the daily sums of its whole UTC days, and
-  the entries before and after them; its days are read from the entries. A day has 23 or 25 hours where clocks change.
+- Daily sums are of UTC days. The total of a time span in another time zone consists of the daily sums of its whole UTC
+  days, and of the entries before and after them; separate days are read from the entries. A day has 23 or 25 hours
+  where clocks change.
 - Shorter buckets read only the entries of the requested time span.
 - An unknown amount is never 0: its exchange is counted. The corrections of an exchange count in its own bucket.
 - The groups of a dimension, with the one of the requests without it, add up to the sums without the dimension.
@@ -75,7 +76,7 @@ _UNKNOWN_AMOUNT = text(
 
 
 class _Span(NamedTuple):
-    """A time span in Unix seconds, without its end."""
+    """A time span in Unix seconds; `end` is not part of it."""
 
     begin: int
     end: int
@@ -194,7 +195,7 @@ def _require_entries(connection: Connection, spans: Iterable[_Span]) -> None:
     """Raises ValueError if entries of these time spans are in an archive."""
     month = archived_until(connection)
     if month is not None and any(span.begin < month.until for span in spans):
-        raise ValueError(f"days in a time zone need entries, and those until {month} are archived")
+        raise ValueError(f"days of a time zone are read from entries, and entries until {month} are archived")
 
 
 def id_from(at: float) -> str:
@@ -245,7 +246,7 @@ def _entry_source(connection: Connection, wanted: UsageFilter) -> _Source:
 
 
 def _daily(connection: Connection, wanted: UsageFilter, span: _Span) -> Select[Any]:
-    """The totals of days, from the tables of daily sums. `span`: of whole days."""
+    """The totals of days, from the tables of daily sums. `span`: whole days."""
     dialect = connection.dialect
     for name in wanted.dimension_names:
         by_value = _days_of(connection, wanted, span, name).cte("by_value")

@@ -250,8 +250,8 @@ class ProviderSettings:
     )
     byok: bool = setting(
         flag(),
-        "take clients' own credentials, from keys that are marked so (`keys create --byok`); only for a provider that "
-        "checks them itself: requests then carry neither the provider's key nor the headers of `headers.up`",
+        "use clients' own credentials for keys that are marked so (`keys create --byok`); only for a provider that "
+        "checks credentials itself: such requests have neither the provider's key nor the headers of `headers.up`",
         default=False,
     )
     headers: HeaderSettings = setting(

@@ -52,8 +52,8 @@ class NewLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     models: Models | UnsetType | None = UNSET
     """only requests for these models, or models that begin so (`gpt-4*`); an empty list or null: all"""
     providers: Models = ()
-    """only requests that one of these providers of the configuration serves; a budget then needs a `budget_duration` of
-    at most a day"""
+    """only requests that one of these providers of the configuration serves count; a budget then needs a
+    `budget_duration` of at most a day"""
     split_by: Dimensions = ()
     """each value has its own limits: `end_user`, `session`, `run`, `tag:NAME`"""
     only: Values = msgspec.field(default_factory=dict)

@@ -110,8 +110,8 @@ class RequestDimensions:
         dimensions: Dimensions | UnsetType,
         providers: Collection[str] = (),
     ) -> tuple[Scope, ...]:
-        """The levels that a request counts against. `dimensions`: as `ids` has just returned them. `providers`: that
-        can serve the request. Raises ApiError if the request lacks a dimension that a rule requires."""
+        """The levels that a request counts against. `dimensions`: as `ids` has just returned them. `providers`: those
+        that can serve the request. Raises ApiError if the request lacks a dimension that a rule requires."""
         known = NO_DIMENSIONS if dimensions is UNSET else dimensions
         missing = missing_dimension(access.rules, model, known, providers)
         if missing is not None:

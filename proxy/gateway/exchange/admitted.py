@@ -38,4 +38,4 @@ class AdmittedRequest:
     body_bytes: int = 0
     """size of the client's body"""
     own_credential: ProviderCredential | None = None
-    """the client's, which is used instead of the operator's; None: the operator's"""
+    """the client's own provider credential; None: the operator's credential is used"""

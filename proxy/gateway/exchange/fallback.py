@@ -1,4 +1,4 @@
-"""Admission of a request; at other providers if a rule for some providers refuses it, then at the rule's fallback
+"""Admission of a request, at other providers if a rule for some providers refuses it, then with the rule's fallback
 model.
 
 Invariants: A refused admission holds nothing when the next one is decided, and each is one atomic step at all levels of

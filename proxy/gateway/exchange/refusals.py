@@ -79,7 +79,7 @@ class _Denial:
 
 
 class RefusedByRuleError(ApiError):
-    """A refusal by a rule. `rule`: it is for some providers, or names another model for the request."""
+    """A refusal by a rule that is for some providers, or that names another model for the request."""
 
     def __init__(self, error: ApiError, rule: LimitRule) -> None:
         super().__init__(

@@ -54,7 +54,7 @@ class Route:
 
     @property
     def provider_names(self) -> tuple[str, ...]:
-        """The names of all providers that can serve."""
+        """The names of all providers that can serve the request."""
         return (self.provider.settings.name, *(one.provider.settings.name for one in self.others))
 
 
@@ -97,7 +97,7 @@ def only_at(route: Route, provider: str) -> Route:
 
 
 def without(route: Route, providers: Collection[str]) -> Route | None:
-    """Keep only other providers than these, in order. Returns None if there is no other."""
+    """The route without these providers; the others keep their order. None: there is no other."""
     ways = [one for one in (route, *route.others) if one.provider.settings.name not in providers]
     return replace(ways[0], others=tuple(ways[1:])) if ways else None
 

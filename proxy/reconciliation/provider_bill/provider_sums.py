@@ -1,8 +1,8 @@
 """The ledger's totals of one provider by model and day, for the comparison with its bill.
 
 Invariants: an exchange counts on its own days with the sum of all its entries, corrections included, whether or not the
-client is billed; its usage source is the best among its entries. Top-ups are excluded, and exchanges with a client's
-own credential. The database computes the sums, so the result grows with days and models only.
+client is billed; its usage source is the best among its entries. Top-ups and exchanges with a client's own credential
+are excluded. The database computes the sums, so the result grows with days and models only.
 
 Cost: one scan of the entries settled since then, by the index on `settled_at`: on two cores 5 s per million exchanges
 on Postgres, 10 s on SQLite; one day out of a month takes a twentieth of the month.

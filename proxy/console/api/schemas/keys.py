@@ -77,8 +77,8 @@ class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dimensions: FixedDimensions | UnsetType | None = UNSET
     """fixed dimensions of the key's requests: `end_user`, `session`, `run`, `tag:NAME`"""
     byok: Byok | UnsetType | None = UNSET
-    """its clients send their own provider credential, and are billed `nothing`, a share of the list price (`5%`), or
-    USD for each request (`0.002`); null: the operator's credential is used"""
+    """the terms of billing for clients that send their own provider credential: `nothing`, a share of the list price
+    (`5%`), or USD for each request (`0.002`); null: the operator's credential is used"""
 
 
 class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
