@@ -155,12 +155,15 @@ class _Rows:
 
     def _prices(self, row: ImportedRow, key: ApiKey, served_by: tuple[str, str]) -> tuple[Price | None, Price | None]:
         from proxy.billing.imported import STATED
+        from proxy.billing.pricing.prices import can_charge
+        from proxy.billing.record import BillableParts
 
         price, cost = self._lookup.named(row.model, *served_by, row.at, self._payer_of(key.key_id))
-        is_stated = row.cost_nusd is not None and (self._options.stated_cost or row.usage.reported_nothing)
-        if is_stated or (price is None and row.cost_nusd is not None):
-            return STATED, STATED
-        return price, cost
+        if row.cost_nusd is None:
+            return price, cost
+        is_priced = price is not None and can_charge(price, row.usage, BillableParts.EVERYTHING)
+        is_stated = self._options.stated_cost or row.usage.reported_nothing or not is_priced
+        return (STATED, STATED) if is_stated else (price, cost)
 
     def _dimensions(self, row: ImportedRow, key: ApiKey) -> dict[str, str]:
         from proxy.billing.dimensions import END_USER, hashed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from proxy.billing.attempts import unknown_costs
 from proxy.billing.details import EntryDetails
@@ -53,6 +53,15 @@ USUAL = ("time", "key", "model", "outcome", "prompt", "cached", "output", "charg
 ENTRIES = Table(COLUMNS, USUAL, left_out=("why", "cached", "outcome", "prompt", "output", "key"))
 
 
+def _origin(details: EntryDetails) -> Iterator[str]:
+    """Who made the request and paid for it, where that is not the usual."""
+    if isinstance(details.imported, dict):
+        yield f"imported from {details.imported.get('source')}"
+    if isinstance(details.byok, dict):
+        listed = details.byok.get("list_usd")
+        yield "with the client's own credential" + ("" if listed is None else f", {listed} USD at list price")
+
+
 def why(entry: LedgerEntry) -> str:
     """A short explanation: the source of the counts and the billed part."""
     details = EntryDetails.of(entry.details)
@@ -69,7 +78,7 @@ def why(entry: LedgerEntry) -> str:
     hidden = details.hidden_reasoning
     if hidden is not None:
         source += f", including {hidden} hidden reasoning" if hidden else ", hidden reasoning may be missing"
-    parts = [source, f"billed: {details.billed or '?'}"]
+    parts = [source, f"billed: {details.billed or '?'}", *_origin(details)]
     parts += [str(word) for word in (details.policy, details.failed) if word is not None]
     parts += [f"instead of {details.fallback.get('model')}, by a limit"] if isinstance(details.fallback, dict) else []
     parts += [f"no price for {', '.join(details.unpriced_units)}"] if details.unpriced_units else []

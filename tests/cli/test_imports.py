@@ -121,7 +121,9 @@ def test_a_key_for_clients_own_credentials_keeps_its_terms(run: Commands, tmp_pa
     run("keys", "update", "anna", "--byok", "50%")
     (done,) = run("import", file(tmp_path, CSV), "--key", "anna", "--stated-cost")
     assert (done["charge_usd"], done["cost_usd"]) == ("0.25737284", "0")
-    assert {one["details"]["byok"]["terms"] for one in run("ledger", "--json")} == {"50%"}
+    entries = run("ledger", "--json")
+    assert {one["details"]["byok"]["terms"] for one in entries} == {"50%"}
+    run("exchange", next(one["exchange_id"] for one in entries if one["charge_usd"] == "0.25"))
     run("reconcile")
 
 
@@ -199,7 +201,7 @@ def test_another_row_with_the_id_of_an_imported_one_is_refused(run: Commands, tm
     changed = file(tmp_path, CSV.replace("req-1,1000", "req-1,1001"))
     for more in ((), ("--dry-run",)):
         run("import", changed, "--key", "anna", *more, code=1)
-        assert "line 2: id: another row was imported with this id and time" in run.err
+        assert "line 2: id: a row with this id and time was imported before, for another key" in run.err
     assert len(run("ledger", "--json")) == 4
 
 
@@ -209,3 +211,13 @@ def test_rows_of_a_closed_month_are_late(run: Commands, tmp_path: Path) -> None:
     (done,) = run("import", file(tmp_path, CSV.replace("req-1", "req-3")), "--key", "anna")
     assert (done["imported"], done["repeated"], done["late"]) == (1, 3, 1)
     run("reconcile")
+
+
+def test_a_person_sees_where_an_entry_comes_from_and_who_paid(run: Commands, tmp_path: Path) -> None:
+    run("keys", "update", "anna", "--byok", "nothing")
+    row = "time,model,prompt_tokens,images,cost_usd\n2026-10-01,tera-large,1000,,\n2026-10-02,tera-large,,1,0.04\n"
+    run("import", file(tmp_path, row), "--key", "anna")
+    on = [one["details"]["byok"].get("list_usd") for one in run("ledger", "--json")]
+    assert sorted(on) == ["0.001", "0.04"], "images have no price: the stated cost"
+    run("ledger", "--columns", "why")
+    assert "imported from csv; with the client's own credential, 0.001 USD at list price" in run.out

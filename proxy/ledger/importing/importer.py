@@ -81,7 +81,8 @@ class Importer:
             if before is None:
                 new.append(entry)
             elif not any(_is_same(one, entry) for one in before if one.kind == EntryKind.USAGE):
-                raise ImportFailedError(f"line {line}: id: another row was imported with this id and time")
+                why = "a row with this id and time was imported before, for another key or with other counts"
+                raise ImportFailedError(f"line {line}: id: {why}")
         return new
 
     def _count(self, rows: int, new: Sequence[LedgerEntry]) -> None:

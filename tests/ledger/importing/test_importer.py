@@ -70,7 +70,7 @@ def test_a_batch_with_a_changed_row_changes_nothing(engine: Engine) -> None:
     importer = Importer(engine, a_real_store(engine), dry_run=False)
     importer.add([line_of(ROWS[1])])
     other = ImportedRow(line=9, source="csv", at=ROWS[1].at, model="m", usage=Usage(prompt_tokens=7), row_id="r1")
-    with pytest.raises(ImportFailedError, match="line 9: id: another row"):
+    with pytest.raises(ImportFailedError, match="line 9: id: a row with this id"):
         importer.add([line_of(ROWS[2]), line_of(other)])
     assert [one.exchange_id for one in stored(engine)] == [ROWS[1].exchange_id()]
     assert (importer.result.imported, importer.result.rows) == (1, 1)
