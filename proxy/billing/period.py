@@ -1,4 +1,4 @@
-"""Billing periods: calendar months in UTC, and the month whose statement has an entry.
+"""Billing periods: calendar months, and the month whose statement has an entry. Those that are closed are in UTC.
 
 Invariants: usage is on the statement of the month in which its exchange began, unless that month was closed when it
 settled; then, like every adjustment and credit, on that of the month in which it was settled. The month of settling is
@@ -11,43 +11,50 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from proxy.billing.entries import EntryKind
+from proxy.billing.windows import day_start, local_day
 
 _MONTH = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Month:
-    """A calendar month in UTC."""
+    """A calendar month."""
 
     first: date
     after: date
     """first day of the next month"""
+    time_zone: str | None = None
+    """name of the zone of its days; None: UTC"""
 
     @property
     def since(self) -> float:
         """The first instant; Unix seconds."""
-        return _midnight(self.first)
+        return day_start(self.time_zone, self.first)
 
     @property
     def until(self) -> float:
         """The exclusive end; Unix seconds."""
-        return _midnight(self.after)
+        return day_start(self.time_zone, self.after)
 
     @property
     def end(self) -> datetime:
         """The exclusive end."""
-        return datetime(self.after.year, self.after.month, self.after.day, tzinfo=UTC)
+        return datetime.fromtimestamp(self.until, UTC)
+
+    def day_of(self, unix_s: float) -> date:
+        """The day of a time, in the month's zone."""
+        return local_day(self.time_zone, unix_s)
 
     @property
     def next(self) -> Month:
-        return _month(self.after.year, self.after.month)
+        return replace(_month(self.after.year, self.after.month), time_zone=self.time_zone)
 
     def __str__(self) -> str:
         return f"{self.first:%Y-%m}"
@@ -130,7 +137,3 @@ _NEVER = 253_370_764_800.0
 @lru_cache(maxsize=64)
 def _month(year: int, month: int) -> Month:
     return Month(date(year, month, 1), date(year + month // 12, month % 12 + 1, 1))
-
-
-def _midnight(day: date) -> float:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()

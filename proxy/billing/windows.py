@@ -61,6 +61,16 @@ def checked_time_zone(text: str) -> str:
     return text
 
 
+def local_day(time_zone: str | None, at: float) -> date:
+    """The day of a time in Unix seconds."""
+    return _today(_zone(time_zone), at)
+
+
+def day_start(time_zone: str | None, day: date) -> float:
+    """The first moment of a day; Unix seconds."""
+    return _midnight(day, _zone(time_zone))
+
+
 def _hour(zone: _Zone, now: float, later: int) -> float:
     """Zones differ from UTC by a quarter of an hour, too."""
     at = datetime.fromtimestamp(now, zone or UTC)

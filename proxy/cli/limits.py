@@ -90,6 +90,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--fallback-model",
+        type=NAME,
         metavar="MODEL",
         default=argparse.SUPPRESS,
         help="answer a request that this limit refuses with this model instead, not one of --model; none: refuse it",

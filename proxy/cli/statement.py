@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from proxy.cli.common import (
     with_config,
 )
 from proxy.cli.dimension_options import dimension_name, values_exported
-from proxy.cli.values import month
+from proxy.cli.values import month, time_zone
 
 if TYPE_CHECKING:
     from proxy.reports.statement import Statement
@@ -35,7 +36,14 @@ def add_commands(commands: Any) -> None:
         _statement,
     )
     add_owner_options(statement)
-    statement.add_argument("--month", type=month, required=True, metavar="2026-11", help="calendar month in UTC")
+    statement.add_argument("--month", type=month, required=True, metavar="2026-11", help="calendar month")
+    statement.add_argument(
+        "--time-zone",
+        type=time_zone,
+        metavar="ZONE",
+        help="the zone of the month and its days: Europe/Berlin (default: UTC); months are closed by UTC only, so "
+        "that such a statement is always provisional",
+    )
     statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), default="html")
     statement.add_argument(
         "--by",
@@ -52,14 +60,15 @@ def add_commands(commands: Any) -> None:
 def _statement(options: argparse.Namespace) -> None:
     from proxy.reports.statement import read_statement
 
-    if options.month.since > time.time():
+    whole = replace(options.month, time_zone=options.time_zone)
+    if whole.since > time.time():
         raise WrongUsage(f"--month: {options.month} has not begun")
     if options.format == "pdf" and options.output is None and sys.stdout.isatty():
         raise WrongUsage("--output: is required for PDF if standard output is a terminal")
     if options.format == "csv" and options.by is not None:
         raise WrongUsage("--by: cannot be combined with --format csv, whose columns are summed")
     with store_of(options) as store, nullcontext() if options.by is None else values_exported(store, options):
-        statement = read_statement(store.engine, _owner(store, options), options.month, options.by)
+        statement = read_statement(store.engine, _owner(store, options), whole, options.by)
         if options.entries is not None:
             _write_entries(store, statement, options.entries)
     content = _rendered(statement, options.format)

@@ -18,7 +18,7 @@ from proxy.billing.money import usd_text
 from proxy.cli.common import Failure, WrongUsage, store_of, with_config
 from proxy.cli.dimension_options import add_dimension_filters, dimension_filter, dimension_name
 from proxy.cli.output import add_list_options, print_list
-from proxy.cli.values import Whole, time_zone
+from proxy.cli.values import Whole, moment_text, time_zone
 from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ def add_commands(commands: Any) -> None:
         help=f"a row for each {', '.join(NAMED)}, tag:NAME, {', '.join(_PLAIN)}; repeatable: for each combination",
     )
     usage.add_argument("--daily", action="store_true", help="separate rows for each day")
-    usage.add_argument("--since", metavar="TIME", help="from this day on: 2026-11-01, 7d (default: the last 30 days)")
-    usage.add_argument("--until", metavar="TIME", help="before this day")
+    usage.add_argument(
+        "--since", type=moment_text, metavar="TIME", help="from this day on: 2026-11-01, 7d (default: the last 30 days)"
+    )
+    usage.add_argument("--until", type=moment_text, metavar="TIME", help="before this day")
     usage.add_argument(
         "--time-zone",
         type=time_zone,
@@ -96,8 +98,8 @@ def _wanted(store: LedgerStores, options: argparse.Namespace, dimensions: Sequen
     from proxy.reports.usage import UsageFilter
 
     now, buckets = time.time(), Buckets(DAY_S, options.time_zone)
-    begin = buckets.floor(now - 29 * DAY_S if options.since is None else _moment(options, "since", now))
-    end = buckets.ceil(int(now + 1) if options.until is None else int(_moment(options, "until", now)))
+    begin = buckets.floor(now - 29 * DAY_S if options.since is None else _moment(options, options.since, now))
+    end = buckets.ceil(int(now + 1) if options.until is None else int(_moment(options, options.until, now)))
     if end <= begin:
         raise WrongUsage("--until: must be after --since")
     project = None if options.project is None else store.accounts.one(options.project, AccountKind.PROJECT).account_id
@@ -118,12 +120,9 @@ def _wanted(store: LedgerStores, options: argparse.Namespace, dimensions: Sequen
     )
 
 
-def _moment(options: argparse.Namespace, name: str, now: float) -> float:
-    """The value of an option; Unix seconds. Raises WrongUsage."""
-    try:
-        return since_from(getattr(options, name), now, _zone(options))
-    except ValueError as wrong:
-        raise WrongUsage(f"--{name}: {wrong}") from None
+def _moment(options: argparse.Namespace, text: str, now: float) -> float:
+    """The value of `--since` or `--until`; Unix seconds."""
+    return since_from(text, now, _zone(options))
 
 
 def _zone(options: argparse.Namespace) -> tzinfo:

@@ -47,6 +47,12 @@ def future(text: str) -> float:
     return at
 
 
+def moment_text(text: str) -> str:
+    """As `moment`; its time zone is another option. Returns the same text."""
+    moment(text)
+    return text
+
+
 def duration(text: str) -> int:
     """A duration, such as `90m`. Returns seconds."""
     return option_value(seconds_from, text)

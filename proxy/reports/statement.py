@@ -4,6 +4,8 @@ Invariants:
 - Opening balance − usage − adjustments + credits = closing balance, to the nano-dollar.
 - The closing balance of a month is the opening balance of the next month.
 - The statement of a closed month never changes: it is read from the closed form, names included.
+- Months are closed by UTC. The statement of a month in another time zone is provisional for ever: closings do not move
+  its usage to another month.
 
 proxy/billing/period.py defines the entries of each statement.
 """
@@ -19,8 +21,9 @@ from sqlalchemy import ColumnElement, Connection, Engine, Table, func, literal, 
 
 from proxy.billing.entries import COUNTS, EntryKind
 from proxy.billing.money import Nusd, total_nusd
-from proxy.billing.period import Closings, Month
+from proxy.billing.period import Closings, Month, month_of
 from proxy.billing.receipt import EMPTY, digest_of
+from proxy.billing.windows import day_start, local_day
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.archive.archives import require_entries
 from proxy.ledger.grants.burning import GrantPeriod, grant_periods
@@ -140,32 +143,33 @@ def total_of(lines: Iterable[UsageLine]) -> Usages:
 
 
 def read_statement(engine: Engine, owner: StatementOwner, month: Month, by: str | None = None) -> Statement:
-    """Reads a statement in one transaction. `by`: a dimension. Raises LedgerUnavailable; ValueError if `by` needs
-    entries that are archived.
+    """Reads a statement in one transaction. `by`: a dimension. Raises LedgerUnavailable; ValueError if `by`, or the
+    month's time zone, needs entries that are archived.
 
     Of an open month, and with `by`, memory grows with days, models, corrections and values, time with the month's
     entries.
     """
     with reading(engine) as connection:
-        period = read_period(connection, month)
+        in_utc = month.time_zone is None
+        period, closings = (read_period(connection, month), read_closings(connection)) if in_utc else (None, Closings())
+        if not in_utc or by is not None:
+            require_entries(connection, month_of(month.since))
         if period is None or period.issued_at is None:
-            statement = _from_entries(connection, owner, month)
+            statement = _from_entries(connection, owner, month, closings)
         else:
             statement = _from_closed_form(connection, owner, month, period.closed_at)
         statement = replace(statement, grants=grant_periods(connection, owner.scope_id, month.since, month.until))
         if by is None:
             return statement
-        require_entries(connection, month)
         below = _ENTRIES.key_id.in_(scopes_of(owner))
-        found = activity_by_value(connection, month, read_closings(connection), by, below)
+        found = activity_by_value(connection, month, closings, by, below)
     shown = ValueReader(engine, None).shown(value_id for value_id in found if value_id is not None)
     rows = sorted(found.items(), key=lambda row: (-row[1].usages.charge_nusd, row[0] or ""))
     named = [(None if value_id is None else shown[value_id], activity) for value_id, activity in rows]
     return replace(statement, by_value=ByValue(by, named))
 
 
-def _from_entries(connection: Connection, owner: StatementOwner, month: Month) -> Statement:
-    closings = read_closings(connection)
+def _from_entries(connection: Connection, owner: StatementOwner, month: Month, closings: Closings) -> Statement:
     found = list(activities(connection, month, closings, _ENTRIES.key_id.in_(scopes_of(owner))))
     opening_nusd = _opening(connection, owner, month, closings)
     return _merged(owner, month, found, opening_nusd=opening_nusd, as_of=clock_of(connection) / 1e6, issued=None)
@@ -238,7 +242,11 @@ def _opening(connection: Connection, owner: StatementOwner, month: Month, closin
     own, below = _ENTRIES.key_id == owner.scope_id, _ENTRIES.key_id.in_(scopes_of(owner))
     adjusted = [below, _ENTRIES.kind == EntryKind.ADJUSTMENT]
     before, later = _ENTRIES.settled_at < since, _ENTRIES.settled_at >= since
-    used = _sum(connection, usage_daily, usage_daily.c.key_id.in_(scopes_of(owner)), usage_daily.c.day < month.first)
+    first = local_day(None, since)
+    used = _sum(connection, usage_daily, usage_daily.c.key_id.in_(scopes_of(owner)), usage_daily.c.day < first)
+    if (day_began := day_start(None, first)) < since:
+        part = _ENTRIES.started_at >= day_began, _ENTRIES.started_at < since, _ENTRIES.kind != EntryKind.CREDIT
+        used += _entries(connection, below, *part)
     used -= _entries(connection, *adjusted, later, _ENTRIES.started_at < since)
     ahead = _ENTRIES.started_at.between(since, since + CLOCKS_DIFFER_S_MAX)
     used += _entries(connection, *adjusted, before, ahead)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from proxy.reports.statement import Statement
-from proxy.reports.statement_text import NOTES, Section, TableColumn, sections, status_lines, title
+from proxy.reports.statement_text import Section, TableColumn, notes, sections, status_lines, title
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -53,7 +53,7 @@ def statement_html(statement: Statement) -> str:
         *(f"<p>{escape(line)}</p>" for line in status_lines(statement)),
         *(line for section in sections(statement) for line in _section(section)),
         "<footer>",
-        *(f"<p>{escape(note)}</p>" for note in NOTES),
+        *(f"<p>{escape(note)}</p>" for note in notes(statement)),
         "</footer>",
         "</body></html>",
         "",

@@ -14,7 +14,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from proxy.reports.statement import Statement
-from proxy.reports.statement_text import NOTES, Section, sections, status_lines, title
+from proxy.reports.statement_text import Section, notes, sections, status_lines, title
 
 _REGULAR, _BOLD = "Vera", "VeraBd"
 _MARGIN_PT, _GAP_PT = 40, 8
@@ -74,7 +74,7 @@ class _Printer:
         for section in sections(statement):
             yield self._text(section.title, 10, bold=True, before=10)
             yield self._table(section)
-        for note in NOTES:
+        for note in notes(statement):
             yield self._text(note, 7, colour=_GREY, before=4)
 
     def _text(self, text: str, size_pt: float, *, bold: bool = False, colour: str = _INK, before: float = 0) -> Any:

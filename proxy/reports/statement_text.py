@@ -46,8 +46,7 @@ AS_BILLED = (
     "budgets) have an adjustment on the day of its exchange."
 )
 
-NOTES = (
-    "Days are in UTC. Amounts are in US dollars. A balance is credits minus charges; a negative balance is owed.",
+_NOTES = (
     f"{ESTIMATED}: the provider did not report the usage of some of these requests. Their usage is estimated.",
     "Unpriced: these requests have no price and are not charged.",
     "Usage that was settled after its month was closed is listed in the month in which it was settled.",
@@ -87,7 +86,16 @@ def amounts(statement: Statement) -> Callable[[int], str]:
 
 def title(statement: Statement) -> str:
     """The heading: owner and month."""
-    return f"Statement for {statement.owner.kind} {statement.owner.name}, {statement.month}"
+    zone = statement.month.time_zone
+    name = f"{statement.month}" + ("" if zone is None else f" ({zone})")
+    return f"Statement for {statement.owner.kind} {statement.owner.name}, {name}"
+
+
+def notes(statement: Statement) -> tuple[str, ...]:
+    """The notes below the tables."""
+    zone = statement.month.time_zone or "UTC"
+    amounts = "Amounts are in US dollars. A balance is credits minus charges; a negative balance is owed."
+    return (f"Days are in {zone}. {amounts}", *_NOTES)
 
 
 def status_lines(statement: Statement) -> Iterator[str]:
@@ -95,6 +103,8 @@ def status_lines(statement: Statement) -> Iterator[str]:
     yield AS_BILLED
     if (issued := statement.issued) is None:
         status = "the month is over, but not closed" if statement.is_over else "the month is not over"
+        if statement.month.time_zone is not None:
+            status = "months are closed by UTC only"
         yield f"Provisional: {status}. As of {_second(statement.as_of)} UTC."
     else:
         closed_at = _second(issued.closed_at)
@@ -124,6 +134,9 @@ def sections(statement: Statement) -> Iterator[Section]:
         mark = f"{ESTIMATED} " if one.estimated else ""
         return [requests, *_counts(one.counts, shown, others=others), mark + text(one.charge_nusd)]
 
+    def booked_day(one: Booking) -> str:
+        return str(statement.month.day_of(one.booked_at))
+
     late = [line for line in statement.lines if line.day < statement.month.first]
     for name, lines in (("Usage", statement.lines[len(late) :]), (LATE_USAGE, late)):
         if lines:
@@ -144,7 +157,7 @@ def sections(statement: Statement) -> Iterator[Section]:
             TableColumn("Reason", is_long=True),
         ]
         rows = [
-            (*_booked_day(one), str(one.day), one.exchange_id, one.model, one.why,
+            (booked_day(one), str(one.day), one.exchange_id, one.model, one.why,
              *_counts(one.counts, shown, others=others), text(one.nusd))
             for one in statement.adjustments
         ]  # fmt: skip
@@ -157,7 +170,7 @@ def sections(statement: Statement) -> Iterator[Section]:
             TableColumn("Reason", is_long=True),
             TableColumn("Credit", is_number=True),
         ]
-        rows = [(*_booked_day(one), one.exchange_id, one.why, text(one.nusd)) for one in statement.credits]
+        rows = [(booked_day(one), one.exchange_id, one.why, text(one.nusd)) for one in statement.credits]
         yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_nusd)))
     if statement.grants:
         yield _grants(statement.grants, text)
@@ -236,6 +249,7 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "scope_kind": statement.owner.kind,
         "name": statement.owner.name,
         "month": str(month),
+        **({} if month.time_zone is None else {"time_zone": month.time_zone}),
         "since": iso_utc(month.since),
         "until": iso_utc(month.until),
         "as_of": iso_utc(statement.as_of),
@@ -286,8 +300,12 @@ def statement_csv(statement: Statement) -> str:
     opening = {"day": statement.month.first, "reason": AS_BILLED, "balance_usd": text(statement.opening_nusd)}
     table.writerow({"line": "opening", **opening})
     table.writerows(_csv_line(line, text) for line in statement.lines)
-    table.writerows(_csv_booking("adjustment", adjustment, "charge_usd", text) for adjustment in statement.adjustments)
-    table.writerows(_csv_booking("credit", credit, "credit_usd", text) for credit in statement.credits)
+    bookings = [("adjustment", one, "charge_usd") for one in statement.adjustments]
+    bookings += [("credit", one, "credit_usd") for one in statement.credits]
+    table.writerows(
+        {**_csv_booking(kind, one, column, text), "day": statement.month.day_of(one.booked_at)}
+        for kind, one, column in bookings
+    )
     table.writerow({"line": "closing", "day": statement.month.after, "balance_usd": text(statement.closing_nusd)})
     return text_file.getvalue()
 
@@ -310,7 +328,6 @@ def _csv_line(line: UsageLine, text: Callable[[int], str]) -> dict[str, Any]:
 def _csv_booking(kind: str, booking: Booking, column: str, text: Callable[[int], str]) -> dict[str, Any]:
     return {
         "line": kind,
-        "day": iso_utc(booking.booked_at)[:10],
         "model": safe_cell(booking.model),
         "key": safe_cell(booking.key_alias),
         "exchange_id": booking.exchange_id,
@@ -361,10 +378,6 @@ def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
     ]
     columns = [TableColumn("Balance", is_long=True), TableColumn("USD", is_number=True)]
     return Section("Summary", columns, rows, ("Closing balance", text(statement.closing_nusd)))
-
-
-def _booked_day(booking: Booking) -> tuple[str]:
-    return (iso_utc(booking.booked_at)[:10],)
 
 
 def _counts(counts: Mapping[str, int], shown: Sequence[str], *, others: bool) -> list[str]:

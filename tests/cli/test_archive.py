@@ -64,6 +64,8 @@ def test_a_month_is_archived(run: Commands, tmp_path: Path) -> None:
     span = ("--since", f"{MONTH}-01", "--until", f"{NEXT}-01")
     assert run("usage", *span)[-1]["requests"] == 2
     assert f"until {MONTH} are archived" in run.refused("usage", *span, "--time-zone", "Europe/Berlin")
+    monthly = ("statement", "--key", "anna", "--time-zone", "Europe/Berlin", "--month")
+    assert "entries of its statements are archived" in run.refused(*monthly, MONTH)
     acts = [(one["action"], one["result"]) for one in run("audit", "--json")]
     assert ("archive", "refused") in acts
     assert ("archive", "done") in acts

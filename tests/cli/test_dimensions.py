@@ -78,7 +78,9 @@ def test_days_are_those_of_a_time_zone(run: Commands) -> None:
     assert total["requests"] == 5
     assert run("usage", "--time-zone", "Pacific/Kiritimati", "--until", ahead)[-1]["requests"] == 0
     assert "not a time zone: 'Berlin'" in run.refused("usage", "--time-zone", "Berlin")
-    assert run.refused("usage", "--since", "soon").startswith("tokenweir: --since: not a time: 'soon'")
+    assert run.refused("usage", "--since", "soon").startswith(
+        "tokenweir usage: error: argument --since: not a time: 'soon'"
+    )
 
 
 def test_filters(run: Commands) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import _parser, main
-from proxy.cli.values import Usd, Whole, folder, moment
+from proxy.cli.values import Usd, Whole, folder, moment, moment_text
 
 RATES = {"input", "output", "cached_input"}
 """options of `rerate` in USD per million tokens, read as text"""
@@ -31,7 +31,7 @@ def expected(action: argparse.Action) -> set[Any]:
     """The placeholders that fit the value of an argument; empty: any other than those of another type."""
     if action.type in (Path, folder):
         return {"FILE", "FOLDER"}
-    if action.type is moment:
+    if action.type in (moment, moment_text):
         return {"TIME"}
     if isinstance(action.type, Usd) or action.dest in RATES:
         return {"USD"}

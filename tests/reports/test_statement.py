@@ -6,10 +6,13 @@ import csv
 import io
 import json
 import re
-from datetime import date
+from collections import Counter
+from dataclasses import replace as part_of
+from datetime import date, datetime
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from msgspec.structs import replace
@@ -116,6 +119,48 @@ def test_a_month_begins_with_what_the_last_one_left(engine: Engine, whose: State
     used = -(5 + 1_000_000_000 + 1 + 7 - 2 - 300)
     everything = {KEY: used + 2_000_049_996, PROJECT: used - 20, ORGANIZATION: used - 20 + 9_000_000_000}
     assert months[-1].closing_nusd == everything[whose]
+
+
+USED = [
+    ("2026-10-31T23:59:59.999999", 5), ("2026-11-01T00:00:00", 1_000_000_000), ("2026-11-01T12:00:00", 1),
+    ("2026-11-30T23:59:59.999999", 20), ("2026-12-01T00:00:00", 7),
+]  # fmt: skip
+"""the charges of `november`"""
+
+
+@pytest.mark.usefixtures("november")
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
+def test_months_of_a_time_zone_have_each_entry_once(engine: Engine, zone: str) -> None:
+    """Each month begins with what the last one left, and has what began, or was booked, in its local days."""
+    months = [
+        read_statement(engine, ORGANIZATION, part_of(month_from(f"2026-{number:02}"), time_zone=zone))
+        for number in range(9, 13)
+    ]
+    assert months[0].opening_nusd == 0
+    for before, after in pairwise(months):
+        assert after.opening_nusd == before.closing_nusd
+
+    def local(unix_s: float) -> date:
+        return datetime.fromtimestamp(unix_s, ZoneInfo(zone)).date()
+
+    for found in months:
+        assert found.month.until - found.month.since == (found.month.after - found.month.first).days * 86_400 + (
+            {"Europe/Berlin-10": 3_600, "America/New_York-11": 3_600}.get(f"{zone}-{found.month.first.month}", 0)
+        )
+        number = found.month.first.month
+        days = Counter[date]()
+        for began, nusd in USED:
+            if (day := local(at(began))).month == number:
+                days[day] += nusd
+        of_days = Counter[date]()
+        for line in found.lines:
+            of_days[line.day] += line.usages.charge_nusd
+        assert of_days == days
+        assert found.adjusted_nusd == {11: -2, 12: -300}.get(number, 0)
+    assert f"2026-11 ({zone})" in statement_html(months[2])
+    assert f"Days are in {zone}." in statement_html(months[2])
+    assert statement_json(months[2])["time_zone"] == zone
+    assert "closed by UTC only" in statement_html(months[2])
 
 
 @pytest.mark.usefixtures("november")

@@ -19,7 +19,7 @@ from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import TOKENS, EntryKind, units_from
 from proxy.billing.merkle import MerkleTree
 from proxy.billing.money import ZERO_NUSD, Nusd, total_nusd
-from proxy.billing.period import Closings, LateSpan, Month, day_of
+from proxy.billing.period import Closings, LateSpan, Month
 from proxy.billing.receipt import BOOKED, line_leaf, line_of
 from proxy.ledger.amounts import rows_of
 from proxy.ledger.schema.tables import ledger_entries
@@ -133,7 +133,7 @@ def activities(
     Takes about 60 µs for an entry; memory grows with the days and models of one key, and with its corrections.
     """
     rows = lines_of(connection, month, closings, *conditions)
-    return (_folded(scope_id, of_scope) for scope_id, of_scope in groupby(rows, key=lambda row: str(row.key_id)))
+    return (_folded(scope_id, of_scope, month) for scope_id, of_scope in groupby(rows, key=lambda row: str(row.key_id)))
 
 
 def lines_of(
@@ -173,7 +173,7 @@ def booked_in(month: Month) -> list[ColumnElement[bool]]:
     return [_ENTRIES.kind.in_(BOOKED), _ENTRIES.settled_at >= month.since, _ENTRIES.settled_at < month.until]
 
 
-def _folded(scope_id: str, rows: Iterable[Any]) -> ScopeActivity:
+def _folded(scope_id: str, rows: Iterable[Any], month: Month) -> ScopeActivity:
     lines: dict[tuple[date, str], Usages] = {}
     activity = Activity()
     tree, name = MerkleTree(), ""
@@ -181,12 +181,12 @@ def _folded(scope_id: str, rows: Iterable[Any]) -> ScopeActivity:
         name = row.key_alias
         counts = _counts(row)
         if row.kind == EntryKind.USAGE:
-            line = lines.setdefault((day_of(row.started_at), row.model), Usages())
+            line = lines.setdefault((month.day_of(row.started_at), row.model), Usages())
             line.add(row.charge_nusd, row.usage_source, counts)
         elif row.kind == EntryKind.ADJUSTMENT:
-            activity.adjustments.append(_booking(row, counts, Nusd(row.charge_nusd or 0)))
+            activity.adjustments.append(_booking(row, month, counts, Nusd(row.charge_nusd or 0)))
         else:
-            activity.credits.append(_booking(row, counts, Nusd(-(row.charge_nusd or 0))))
+            activity.credits.append(_booking(row, month, counts, Nusd(-(row.charge_nusd or 0))))
         tree.add(line_leaf(line_of(row)))
     activity.lines = [UsageLine(day, model, lines[day, model]) for day, model in sorted(lines)]
     for bookings in (activity.adjustments, activity.credits):
@@ -194,14 +194,14 @@ def _folded(scope_id: str, rows: Iterable[Any]) -> ScopeActivity:
     return ScopeActivity(scope_id, name, activity, tree.size, tree.root.hex())
 
 
-def _booking(row: Any, counts: Iterable[tuple[str, int | None]], nusd: Nusd) -> Booking:
+def _booking(row: Any, month: Month, counts: Iterable[tuple[str, int | None]], nusd: Nusd) -> Booking:
     summed: dict[str, int] = {}
     add_counts(summed, counts)
     return Booking(
         booked_at=row.settled_at,
         entry_id=row.entry_id,
         exchange_id=row.exchange_id,
-        day=day_of(row.started_at),
+        day=month.day_of(row.started_at),
         key_alias=row.key_alias,
         model=row.model,
         why=str(row.why or ""),
