@@ -100,6 +100,8 @@ class ApiKey:
     credential is used"""
     caps: tuple[KeyCap, ...] = ()
     """of a narrowed key, the outermost first; a stored key has none"""
+    uses_stored: bool = True
+    """False: a narrowed key that may not use what the provider stores: responses, files, batches"""
 
     @property
     def scope(self) -> Scope:
@@ -117,7 +119,8 @@ class ApiKey:
     def shares(self, key_id: str, project_id: str) -> bool:
         """True if it may use the objects that this key of this project made at a provider: its own, and those of other
         keys of its project. The default project does not count: where projects are not used, it has all keys."""
-        return self.key_id == key_id or (self.project_id == project_id != DEFAULT_PROJECT)
+        is_shared = self.key_id == key_id or (self.project_id == project_id != DEFAULT_PROJECT)
+        return self.uses_stored and is_shared
 
     def live(self, now: float) -> bool:
         """True if it is neither revoked nor expired at `now`. A blocked key is live: it can be unblocked."""

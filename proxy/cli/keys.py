@@ -97,6 +97,8 @@ def _add_narrow(keys: Any) -> None:
         words = f"count all of its requests for this {name.replace('_', ' ')}"
         option = f"--{name.replace('_', '-')}"
         narrow.add_argument(option, dest=f"dimension_{name}", metavar="NAME", help=words)  # `run` is the command
+    words = "allow no files, batches and stored responses, of which it would have those of the key"
+    narrow.add_argument("--no-stored", action="store_true", help=words)
     words = "a name of its own, so that no other key has the same cap (default with --usd: random)"
     narrow.add_argument("--name", metavar="NAME", help=words)
 
@@ -197,6 +199,7 @@ def _narrow(options: argparse.Namespace) -> None:
         "models": ",".join(options.model) if options.model else None,
         "expires": iso_utc(at) if (at := _end(options.expires)) is not None else None,
         "usd": options.usd,
+        "stored": NONE if options.no_stored else None,
         **{name: getattr(options, f"dimension_{name}") for name in NAMED},
     }
     given = [f"{name}={value}" for name, value in caveats.items() if value is not None]

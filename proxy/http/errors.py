@@ -236,6 +236,12 @@ def cap_unknown(*, of_run: bool) -> ApiError:
     return overloaded(f"The cap of {what} cannot be stored right now. Please try again later.", code=code)
 
 
+def stored_not_allowed() -> ApiError:
+    """403: a narrowed key that may not use files and batches."""
+    message = "This narrowed key may not use files and batches (caveat 'stored=none')."
+    return ApiError(403, message, kind="permission_error", code="stored_not_allowed")
+
+
 def byok_not_allowed() -> ApiError:
     """403: this key uses the operator's credential, not the client's own."""
     message = "x-tokenweir-provider-key: not possible with this key, which does not use clients' own provider keys"

@@ -124,6 +124,7 @@ def narrowed_key(parent: ApiKey, caveats: Sequence[bytes], chain: Sequence[bytes
         expires_at=min(ends, default=None),
         dimensions=_fixed(parent.dimensions, meaning.fixed),
         caps=caps,
+        uses_stored=parent.uses_stored and meaning.uses_stored,
     )
 
 
@@ -138,6 +139,8 @@ class _Meaning:
     """dimensions of all requests"""
     caps: list[tuple[int, Nusd]] = field(default_factory=list)
     """number of the caveat, and the most that may be spent"""
+    uses_stored: bool = True
+    """see `ApiKey.uses_stored`"""
 
 
 def _meaning(caveats: Sequence[bytes]) -> _Meaning:
@@ -155,8 +158,12 @@ def _meaning(caveats: Sequence[bytes]) -> _Meaning:
             found.caps.append((at, _usd(value)))
         elif name in NAMED:
             _fix(found.fixed, name, value)
+        elif text == "stored=none":
+            found.uses_stored = False
         elif name != "name" or not separator or not 1 <= len(value) <= NAME_CHARS_MAX or not value.isprintable():
-            raise InvalidCaveatError(f"caveat {at + 1}: must be models, expires, usd, {', '.join(NAMED)} or name")
+            raise InvalidCaveatError(
+                f"caveat {at + 1}: must be models, expires, usd, {', '.join(NAMED)}, stored=none or name"
+            )
     if len(found.caps) > len(CAPS):
         raise InvalidCaveatError(f"usd: a key may have at most {len(CAPS)} caps")
     return found

@@ -168,12 +168,13 @@ async def test_a_key_is_narrowed_without_the_proxy(
         return (printed.err if code else printed.out).strip()
 
     child = narrow(made["key"], "--model", "a", "--model", "b", "--run", "7", "--end-user", "zoë", "--expires", "2h")
-    grandchild = narrow(child, "--model", "b", "--usd", "2.5")
+    grandchild = narrow(child, "--model", "b", "--usd", "2.5", "--no-stored")
     found = await asked(run, grandchild)
     assert isinstance(found, ApiKey)
     assert (found.key_id, found.models, found.expires_at) == (made["key_id"], {"b"}, _unix(made["expires_at"]))
     assert found.dimensions == KeyDimensions(None, {"end_user": "zoë", "run": "7"})
     assert [cap.nusd for cap in found.caps] == [2_500_000_000]
+    assert not found.uses_stored
     assert narrow(child, "--usd", "1") != narrow(child, "--usd", "1"), "each has a cap of its own"
     (rotated,) = run("keys", "rotate", "anna", "--narrowable", "--grace", "now")
     assert await asked(run, child) is Refused.EXPIRED

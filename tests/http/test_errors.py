@@ -48,6 +48,7 @@ ALL: dict[str, ApiError] = {
     "missing_dimension": errors.missing_dimension("tag:team"),
     "cap_unknown run": errors.cap_unknown(of_run=True),
     "cap_unknown key": errors.cap_unknown(of_run=False),
+    "stored_not_allowed": errors.stored_not_allowed(),
     "byok_not_allowed": errors.byok_not_allowed(),
     "byok_missing": errors.byok_missing(),
     "byok_unsupported": errors.byok_unsupported("background"),

@@ -17,6 +17,7 @@ from proxy.foundation.times import iso_utc
 from proxy.keys import narrowing
 from proxy.keys.narrowing import CAVEATS_MAX, InvalidCaveatError, PresentedKey, narrowed_key, narrowed_text, parse
 from proxy.keys.secrets import is_ours
+from proxy.reports.dimensions import ShownDimension
 
 NOW = 1_793_000_000.0
 PEPPER = b"p" * 32
@@ -51,7 +52,7 @@ models = st.lists(st.sampled_from(MODELS), min_size=1).map(lambda some: f"models
 ends = st.floats(NOW - 1e6, NOW + 1e7).map(lambda at: f"expires={iso_utc(at)}")
 caps = st.integers(0, 10**12).map(lambda number: f"usd={number / 1e9:.9f}")
 fixed = st.tuples(st.sampled_from(NAMED), st.sampled_from(("x", "y"))).map("=".join)
-names = st.sampled_from(("name=x", "name=y"))
+names = st.sampled_from(("name=x", "name=y", "stored=none"))
 any_caveat = models | ends | caps | fixed | names
 parents = st.builds(
     lambda some, expires, who: replace(KEY, models=some, expires_at=expires, dimensions=who),
@@ -67,11 +68,13 @@ def is_within(child: ApiKey, parent: ApiKey) -> None:
     for at in (NOW - 2e6, NOW, NOW + 5e6, NOW + 2e7):
         assert parent.live(at) or not child.live(at)
     assert child.caps[: len(parent.caps)] == parent.caps
+    assert parent.uses_stored or not child.uses_stored
     before, after = parent.dimensions or KeyDimensions(), child.dimensions or KeyDimensions()
     assert before.fixed.items() <= after.fixed.items()
     assert before.sources == after.sources
-    same = replace(child, models=parent.models, expires_at=parent.expires_at, dimensions=parent.dimensions, caps=())
-    assert same == replace(parent, caps=()), "nothing else differs"
+    limited = ("models", "expires_at", "dimensions", "caps", "uses_stored")
+    of_parent: dict[str, Any] = {name: getattr(parent, name) for name in limited}
+    assert replace(child, **of_parent) == parent, "nothing else differs"
 
 
 @given(parents, st.lists(any_caveat, max_size=6), st.none() | st.floats(NOW - 1e6, NOW + 1e7))
@@ -134,7 +137,7 @@ def test_a_cap_is_one_for_all_keys_that_are_made_from_it() -> None:
     [
         b"", b"models", b"models=", b"models=a,,b", b"expires=soon", b"expires=", b"usd=-1", b"usd=", b"usd=nan",
         b"usd=1e99", b"run=", b"run=\n", b"end_user= ", b"tag:team=red", b"scope=all", b"Models=a", b" models=a",
-        b"name=", b"name=" + b"x" * 129, b"cap=1", b"\xff\xfe", b"name=" + b"x" * 2_000,
+        b"name=", b"name=" + b"x" * 129, b"cap=1", b"stored=all", b"stored", b"\xff\xfe", b"name=" + b"x" * 2_000,
     ],
 )  # fmt: skip
 def test_an_unknown_or_invalid_caveat_makes_a_key_invalid(caveat: bytes) -> None:
@@ -154,6 +157,21 @@ def test_caveats_that_contradict_each_other(caveats: tuple[str, ...]) -> None:
     assert meant(forged(NARROWABLE, caveats[0].encode(), caveats[0].encode())) is not None
     of_operator = replace(KEY, dimensions=KeyDimensions(None, {"run": "fixed"}))
     assert meant(narrowed_text(NARROWABLE, ["run=other"]), of_operator) is None
+
+
+def test_what_the_provider_stores_can_be_left_out() -> None:
+    child = meant(narrowed_text(NARROWABLE, ["stored=none"]))
+    assert child is not None
+    assert KEY.shares(KEY_ID, "other")
+    assert not child.shares(KEY_ID, "other")
+    assert not replace(child, project_id="p").shares("other", "p")
+
+
+def test_a_cap_is_shown_by_its_id() -> None:
+    child = meant(narrowed_text(NARROWABLE, ["usd=1"]))
+    assert child is not None
+    shown = ShownDimension(child.caps[0].value_id, None)
+    assert shown.text == shown.text_with_id == child.caps[0].value_id
 
 
 def test_its_form() -> None:

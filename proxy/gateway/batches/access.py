@@ -93,6 +93,8 @@ class Access:
         self._accepting.check()
         key = await authenticated(self._keys, request)
         refuse_byok(key, "A file or a batch")
+        if not key.uses_stored:
+            raise errors.stored_not_allowed()
         if object_id is not None and "/" in object_id:  # no id has one: another operation, which is not served
             raise errors.unknown_route(request.method, request.raw_path.partition("?")[0])
         if operation.method != "GET" and operation.after is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.http.headers import FALLBACK_HEADER
+from proxy.keys.narrowing import narrowed_text
 from tests.budgets.deployed.limited import SOON_S, Limited, code, get, served
 from tests.budgets.deployed.machines import Machines
 from tests.support.net import Response
@@ -190,6 +191,21 @@ async def test_a_run_caps_itself(limited: Limited) -> None:
     assert (wrong.status, json.loads(wrong.body)["error"]["param"]) == (400, "x-tokenweir-run")
     found = (await get(limited, "/v1/me", key, **run))["budgets"]
     assert [(one["name"], one["budget_usd"], one["left_usd"]) for one in found] == [("run", "0.001", "0")]
+
+
+@pytest.mark.thorough
+async def test_machines_share_the_cap_of_a_narrowed_key_through_losses(
+    tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, valkey: Valkey
+) -> None:
+    with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2)) as machines:
+        machines.start()
+        first, _ = machines.proxies
+        _, parent = first.key("--narrowable")
+        model = first.model(100, first_ms=30)
+        capped = narrowed_text(parent, ["usd=0.001"])
+        assert served(await machines.many(narrowed_text(capped, ["run=1"]), model, 4)) == 4
+        valkey.ask("FLUSHALL")
+        assert served(await machines.many(narrowed_text(capped, ["run=2", "usd=5"]), model, 40)) == 6
 
 
 @pytest.mark.thorough

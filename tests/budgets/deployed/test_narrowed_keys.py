@@ -36,6 +36,10 @@ async def test_it_is_a_key_for_some_models_and_some_time(limited: Limited) -> No
     assert (await get(limited, "/v1/me", child))["models"] == [allowed]
     refused = await limited.post(narrowed_text(child, ["expires=2026-01-01"]), allowed)
     assert (refused.status, code(refused)) == (401, "expired_api_key")
+    for path, expected in (("/v1/files", "stored_not_allowed"), ("/v1/responses/resp_1", "response_not_found")):
+        status, document = ask_at(limited.url, path, narrowed_text(child, ["stored=none"]))
+        assert (status, document["error"]["code"]) == (403 if "files" in path else 404, expected)
+    assert ask_at(limited.url, "/v1/files", child)[0] == 200
     limited.change("keys", "revoke", key_id)
 
     async def is_refused() -> bool:
