@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from proxy.billing.money import NUSD_PER_USD
-from proxy.budgets.thresholds import Alert
+from proxy.billing.money import NUSD_PER_USD, usd_text
+from proxy.budgets.thresholds import LOW_BALANCE, Alert
 from proxy.foundation.outage import OutageLog
 from proxy.telemetry.budget_metrics import BudgetMetrics
 
@@ -54,7 +54,11 @@ class ThresholdObserver:
         self._metrics = metrics
 
     def noticed(self, alert: Alert) -> None:
-        """A budget has reached a threshold; called in one of all processes."""
+        """A budget has reached a threshold, or a balance is low; called in one of all processes."""
+        if alert.threshold == LOW_BALANCE:
+            self._metrics.alerts.labels("balance_low").inc()
+            _log.warning("prepaid balance of %s: %s USD left", alert.scope_id, usd_text(-alert.spent_nusd))
+            return
         self._metrics.alerts.labels(str(alert.threshold)).inc()
         _log.warning("budget of %s: %d %% spent", alert.scope_id, alert.threshold)
 

@@ -30,6 +30,9 @@ from proxy.storage.database import is_shared, reading, writing
 THRESHOLDS = (50, 80, 100)
 """in percent of a budget"""
 
+LOW_BALANCE = 0
+"""in place of a threshold: a prepaid balance is low, see low_balance.py"""
+
 OPEN, SENT, GIVEN_UP = "open", "sent", "given_up"
 """states of an alert: to be delivered; delivered; abandoned"""
 
@@ -76,12 +79,13 @@ class Alert(msgspec.Struct, frozen=True):
     alert_id: str
     scope_id: str
     threshold: int
-    """percent"""
+    """percent, or LOW_BALANCE"""
     since: float
-    """start of the window; 0: lifetime"""
+    """start of the window; 0: lifetime. Of a low balance: the time of detection"""
     spent_nusd: Nusd
-    """spend at the time of detection"""
+    """spend at the time of detection; of a low balance: less the credit"""
     budget_nusd: Nusd
+    """of a low balance: the amount below which it is low"""
     created_at: float
     state: str
     tries: int
@@ -161,8 +165,9 @@ def end_wait(engine: Engine, now: float) -> None:
 
 def forget(engine: Engine, before: float, now: float) -> int:
     """Delete the alerts created before `before` (Unix seconds) that are sent or abandoned, and return their number.
-    Alerts of the current window stay, so that no threshold is reported twice. Raises LedgerUnavailable."""
-    over = (_COLUMNS.created_at < before, _COLUMNS.state != OPEN)
+    Alerts of the current window stay, so that no threshold is reported twice, and so do those of balances that are
+    still low. Raises LedgerUnavailable."""
+    over = (_COLUMNS.created_at < before, _COLUMNS.state != OPEN, _COLUMNS.threshold != LOW_BALANCE)
     query = select(_COLUMNS.alert_id, _COLUMNS.scope_id, _COLUMNS.since).where(*over)
     with reading(engine) as connection:
         old = connection.execute(query).all()

@@ -112,7 +112,8 @@ class Worker:
         stops.push_async_callback(_finish, queue.roster, settlers)
 
         engine = store.engine
-        LedgerFollowing(budgets, engine, metrics, in_thread).start(tasks)
+        low_nusd = settings.alerts.balance_low_nusd
+        LedgerFollowing(budgets, engine, metrics, in_thread, low_nusd=low_nusd).start(tasks)
         responses = RedisClaims(queue.redis, retention_s=settings.idempotency.retention_s)
         dead = DeadNodes(store, in_thread, responses, budgets, metrics)
         sweeper = Sweeper(

@@ -13,6 +13,7 @@ from proxy.settings.urls import url
 COMPLETION_TOKENS_MAX = 1_000_000
 REQUEST_USD_MAX = 10_000
 ALLOWANCE_USD_MAX = 1_000_000
+BALANCE_USD_MAX = 1_000_000
 # Clients do not retry after a month.
 RETENTION_S_MAX = 31 * 86_400.0
 REPLAY_BYTES_MAX = 1 << 20
@@ -63,10 +64,16 @@ class BillingSettings:
 
 @settings_section
 class AlertSettings:
-    """The webhook for budgets that are 50, 80 or 100 % spent."""
+    """The webhook for budgets that are 50, 80 or 100 % spent, and for prepaid balances that become low."""
 
     url: str | None = setting(url(), "URL that receives the signed webhook", default=None)
     secret: Secret | None = setting(secret(), "HMAC-SHA256 key of its signature", default=None)
+    balance_low_nusd: Nusd | None = setting(
+        usd(BALANCE_USD_MAX),
+        "prepaid keys and accounts with less left make an alert, once each time that the balance falls below",
+        default=None,
+        name="balance_low_usd",
+    )
 
 
 @settings_section

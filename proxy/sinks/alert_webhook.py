@@ -5,6 +5,7 @@ Invariants:
 - A failing server affects only the delivery of alerts.
 
     POST {id, type, created_at, scope_id, scope_kind, name, threshold, spent_usd, budget_usd, window_start, window_end}
+    POST {id, type, created_at, scope_id, scope_kind, name, left_usd, low_usd}      of a prepaid balance
 
 signed as described in signing.py, with the alert's id. Retries start after 10 s and back off to one hour.
 """
@@ -21,7 +22,17 @@ from sqlalchemy import Engine
 
 from proxy.billing.money import usd_text
 from proxy.budgets.observers import WebhookObserver
-from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim, mark_failed, mark_sent, subjects
+from proxy.budgets.thresholds import (
+    GIVE_UP_S,
+    GIVEN_UP,
+    LOW_BALANCE,
+    Alert,
+    Subject,
+    claim,
+    mark_failed,
+    mark_sent,
+    subjects,
+)
 from proxy.foundation.outage import Outage
 from proxy.foundation.secret import Secret
 from proxy.foundation.tasks import Steps
@@ -30,7 +41,7 @@ from proxy.sinks.format import signed
 from proxy.sinks.posting import open_session, post
 from proxy.storage.executor import InThread
 
-TYPE = "budget.threshold"
+TYPE, LOW_TYPE = "budget.threshold", "balance.low"
 
 # Poll interval for due alerts, and the number sent at once.
 POLL_S = 2.0
@@ -104,18 +115,28 @@ class Webhook:
 
 def body_of(alert: Alert, subject: Subject | None) -> bytes:
     """The JSON body; the same for every attempt, unless the scope is renamed in between."""
-    end = None if subject is None else subject.window_end(alert.since)
-    fields: dict[str, Any] = {
+    is_low = alert.threshold == LOW_BALANCE
+    common = {
         "id": alert.alert_id,
-        "type": TYPE,
+        "type": LOW_TYPE if is_low else TYPE,
         "created_at": iso_utc(alert.created_at),
         "scope_id": alert.scope_id,
         "scope_kind": None if subject is None else subject.kind,
         "name": None if subject is None else subject.name,
+    }
+    return msgspec.json.encode(common | (_of_balance(alert) if is_low else _of_budget(alert, subject)))
+
+
+def _of_balance(alert: Alert) -> dict[str, Any]:
+    return {"left_usd": usd_text(-alert.spent_nusd), "low_usd": usd_text(alert.budget_nusd)}
+
+
+def _of_budget(alert: Alert, subject: Subject | None) -> dict[str, Any]:
+    end = None if subject is None else subject.window_end(alert.since)
+    return {
         "threshold": alert.threshold,
         "spent_usd": usd_text(alert.spent_nusd),
         "budget_usd": usd_text(alert.budget_nusd),
         "window_start": iso_utc(alert.since) if alert.since else None,
         "window_end": None if end is None else iso_utc(end),
     }
-    return msgspec.json.encode(fields)

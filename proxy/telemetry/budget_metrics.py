@@ -39,7 +39,8 @@ class BudgetMetrics:
         )
         self.alerts = series.counter(
             "tokenweir_budget_alerts",
-            "Budgets that reached a threshold (percent) in their window; counted by the first process to detect it.",
+            "Budgets that reached a threshold (percent) in their window, and prepaid balances that became low "
+            "(`balance_low`); counted by the first process to detect it.",
             ("threshold",),
         )
         self.webhook_failures = series.counter(

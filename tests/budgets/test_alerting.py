@@ -16,14 +16,16 @@ import pytest
 from aiohttp import web
 from sqlalchemy import Engine, insert, update
 
-from proxy.billing.limits import LimitCounter, Limits
+from proxy.billing.limits import LimitCounter, Limits, credit_counter_id
 from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.reservation import CounterState
 from proxy.billing.windows import CALENDAR_MONTH
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
+from proxy.budgets.low_balance import LowBalances
 from proxy.budgets.sqlite.store import SqliteBudgets
-from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, record_new
+from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, forget, record_new
 from proxy.foundation.secret import Secret
 from proxy.ledger.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
@@ -269,3 +271,43 @@ async def test_from_an_entry_to_somebodys_server(stage: Stage, tmp_path: Path) -
     await fresh.follow()
     assert stage.recorder.alerts == [50, 80, 100, 50]
     await budgets.aclose()
+
+
+# -- prepaid balances
+
+
+def balance(nusd: int, scope_id: str = "key-1") -> CounterState:
+    """A counter of credit, with so much left; what is reserved does not count."""
+    return CounterState(credit_counter_id(scope_id), 0.0, -nusd, 999, 1, 0)
+
+
+async def test_each_time_a_balance_becomes_low_is_one_alert(stage: Stage) -> None:
+    with writing(stage.engine) as connection:
+        connection.execute(update(api_keys).values(limits=limits_row(Limits(prepaid=True))))
+
+    def following() -> LowBalances:
+        return LowBalances(stage.engine, low_nusd=5, unix_time=stage.clock, observer=stage.recorder)
+
+    first, second = following(), following()
+    for nusd, alerts in [(9, 0), (5, 0), (4, 1), (-3, 1), (4, 1), (5, 1), (4, 2), (3, 2)]:
+        stage.clock.now += 1
+        for one in (first, second, following()):
+            await one.check([balance(nusd), balance(nusd, "nobody")])
+        assert len(stage.recorder.alerts) == alerts, nusd
+        await stage.sender().send()
+    assert [one["id"] for one in stage.receiver.got] == list(dict.fromkeys(one["id"] for one in stage.receiver.got))
+    last = stage.receiver.got[-1]
+    assert last == {
+        "id": last["id"], "type": "balance.low", "created_at": "2026-11-21T12:00:07.000000Z", "scope_id": "key-1",
+        "scope_kind": "key", "name": "anna", "left_usd": "0.000000004", "low_usd": "0.000000005",
+    }  # fmt: skip
+    assert forget(stage.engine, stage.clock.now + 1, stage.clock.now + 1) == 0, "it would be sent again"
+    first.use(None)
+    await first.check([balance(9)])
+    assert len(read_alerts(stage.engine)) == 1
+
+
+async def test_only_prepaid_balances_are_low(stage: Stage) -> None:
+    low = LowBalances(stage.engine, low_nusd=5, unix_time=stage.clock, observer=stage.recorder)
+    await low.check([balance(1)])
+    assert read_alerts(stage.engine) == []

@@ -24,12 +24,13 @@ from proxy.billing.limit_rules import CLIENT_RULES, cap_scope
 from proxy.billing.limits import BUDGET_NUSD_MAX, LimitCounter, limit_counters
 from proxy.billing.money import Nusd
 from proxy.billing.record import Opened, UsageRecord
-from proxy.billing.reservation import Reservation
+from proxy.billing.reservation import CounterState, Reservation
 from proxy.billing.settlement import charged
 from proxy.budgets.admission import ANSWER_S, Admission, ClosedReservations, OpenReservation
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
+from proxy.budgets.low_balance import LowBalances
 from proxy.budgets.observers import AdmissionObserver, FollowerObserver, ThresholdObserver
 from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore
@@ -78,17 +79,21 @@ class LedgerFollowing:
         metrics: Metrics,
         in_thread: InThread,
         *,
+        low_nusd: Nusd | None = None,
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
-        """`on_settled`: called with exchanges that are in all spend totals."""
+        """`low_nusd`: prepaid balances below are low. `on_settled`: called with exchanges that are in all spend
+        totals."""
         self._engine, self._in_thread = engine, in_thread
-        thresholds = Thresholds(
-            engine, unix_time=time.time, observer=ThresholdObserver(metrics.budgets), in_thread=in_thread
+        observer = ThresholdObserver(metrics.budgets)
+        self._thresholds = Thresholds(engine, unix_time=time.time, observer=observer, in_thread=in_thread)
+        self.low_balances = LowBalances(
+            engine, low_nusd=low_nusd, unix_time=time.time, observer=observer, in_thread=in_thread
         )
         self.follower = Follower(
             store,
             FollowedLedger(engine, in_thread),
-            on_spent=thresholds.check,
+            on_spent=self._check,
             on_settled=on_settled,
             observer=FollowerObserver(metrics.budgets),
         )
@@ -102,6 +107,10 @@ class LedgerFollowing:
         leveling = Outage(OutageLog("advancing the ledger's clocks"))
         level = partial(self._in_thread, level_clocks, self._engine)
         tasks.start(self._repeat(level, LEVEL_S, leveling), name="clocks")
+
+    async def _check(self, states: Sequence[CounterState]) -> None:
+        await self._thresholds.check(states)
+        await self.low_balances.check(states)
 
     async def _add_up(self, add_up: Callable[[Engine], bool]) -> None:
         """Add all settled entries to the sums."""
@@ -142,7 +151,9 @@ class AdmissionService:
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node, folder.known_nodes)
         closed, observer = ClosedReservations(), AdmissionObserver(metrics.budgets)
-        self._following = LedgerFollowing(self.store, engine, metrics, in_thread, on_settled=closed.forget)
+        self._following = LedgerFollowing(
+            self.store, engine, metrics, in_thread, low_nusd=settings.alerts.balance_low_nusd, on_settled=closed.forget
+        )
         follower = self._following.follower
         self.admission = Admission(
             self.store, closed, seed=follower.seed, settled=follower.counted, tidy=partial(follower.tidy, 0.0),
@@ -169,6 +180,10 @@ class AdmissionService:
             tasks.start(self._run_after(announcing), name="admission")
         if self._follows:
             self._following.start(tasks)
+
+    def use(self, settings: Settings) -> None:
+        """Apply reloaded settings."""
+        self._following.low_balances.use(settings.alerts.balance_low_nusd)
 
     async def _run_after(self, announcing: Awaitable[None]) -> None:
         await announcing

@@ -6,6 +6,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from proxy.foundation.outage import OutageLog
@@ -85,6 +86,7 @@ async def open_resources(
 
     admission = AdmissionService(settings, folder, node.node_id, store.engine, queue, keyring, metrics, in_thread)
     stops.push_async_callback(admission.close)
+    configuration.followers.append(lambda settings, _providers: partial(admission.use, settings))
     stops.callback(learned.save)
     return Resources(
         settings, metrics, tokenizers, configuration, traces, node, learned, queue, store, in_thread, recovered,
