@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import cost
 from tests.support.processes import Refusals
-from tests.support.workers import send_less
+from tests.support.workers import work_less
 
 # Who uses one of these fixtures, or a fixture in one of these kinds, uses a process.
 PROCESS_FIXTURES = frozenset(
@@ -28,6 +28,18 @@ EXTERNAL_FIXTURES = frozenset(("browser", "curl", "node"))
 TIERS = frozenset(("process", "external", "slow", "real"))
 IO_FIXTURES = frozenset(("engine", "store", "ledger_url", "database_url", "fresh_ledger_url"))
 REFUSALS = Refusals(setattr)
+# So many more objects than at the last time before the collector looks at the new ones: a test makes many for a moment.
+YOUNG_OBJECTS = 20_000
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector: what is made stays, and it would look at all of it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -73,6 +85,7 @@ def pytest_collection_finish() -> None:
     test makes, it looks at as ever."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
 
 
 class Promised:
@@ -112,6 +125,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0) or config.option.collectonly:
         config.pluginmanager.import_plugin("tests.support.fixtures")
     if hasattr(config, "workerinput"):
-        send_less(config)
+        work_less(config)
     if os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Promised(), "promised")

@@ -8,6 +8,7 @@ hold where the loop takes one second; elsewhere they are in proportion.
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -16,10 +17,9 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import cast
 
-import psutil
 import pytest
 
 from tests.support.processes import end_copying
@@ -28,6 +28,7 @@ from tests.support.reference_loop import ReferenceLoop
 DEAREST = 50
 _PROPERTY = "cpu_s"
 _COLLECTION = "collection_cpu_s"
+_TICKS_IN_S = os.sysconf("SC_CLK_TCK")
 
 
 def reaped_cpu_s() -> float:
@@ -38,12 +39,14 @@ def reaped_cpu_s() -> float:
 
 def tree_cpu_s() -> float:
     """CPU-seconds of this process and of all processes below it, those that still run included."""
-    process = psutil.Process()
-    total = 0.0
-    for one in (process, *process.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            times = one.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
+    total, pids = 0.0, [os.getpid()]
+    for pid in pids:
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) / _TICKS_IN_S
+            # Those that a thread has started are its own.
+            for file in Path(f"/proc/{pid}/task").glob("*/children"):
+                pids += map(int, file.read_text().split())
     return total
 
 

@@ -7,7 +7,6 @@ import gc
 import os
 import tempfile
 import time
-from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
@@ -23,8 +22,8 @@ from tests.support.made_once import share
 from tests.support.tokenweir import TRUSTING_NOBODY
 
 share(setattr)
-for module in {*cli.COMMANDS.values()}:
-    import_module(f"proxy.cli.{module}")
+for command in cli.COMMANDS:
+    cli._parser((command,))
 with patch.dict(os.environ, TRUSTING_NOBODY):
     client.UpstreamClient()
 with tempfile.NamedTemporaryFile() as file:

@@ -1,22 +1,24 @@
 """Objects that every deployment makes for itself, made once for all tests: they take longer than most tests.
 
-They are the statements of a ledger, each statement's SQL, a configuration's document, and the certificates that this
-machine trusts. None has a state. SQLite does not sync to the disk: what tests kill are processes, and the page cache
-survives them.
+They are the statements of a ledger, each statement's SQL, a configuration's document, the parser of each command's
+options, and the certificates that this machine trusts. None has a state. SQLite does not sync to the disk: what tests
+kill are processes, and the page cache survives them.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sqlite3
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache, lru_cache, partial, wraps
 from typing import Any
 
 from sqlalchemy import Dialect, create_engine
 
+from proxy import cli
 from proxy.billing.entries import LedgerEntry
 from proxy.foundation import tls
 from proxy.gateway.upstream import client
@@ -58,6 +60,11 @@ def share(replace: Setter) -> None:
     def client_context() -> ssl.SSLContext:
         return trusted(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
 
+    parser_of = cache(cli._parser)
+
+    def parser(typed: Sequence[str] = ()) -> argparse.ArgumentParser:
+        return parser_of(tuple(typed[:1]))  # of the first word alone it depends
+
     parsed = lru_cache(64)(reading.parsed_yaml)
     connected = database._connected_sqlite
 
@@ -67,6 +74,7 @@ def share(replace: Setter) -> None:
         connection.execute("PRAGMA synchronous=OFF")
 
     replace(database, "_connected_sqlite", connected_unsynced)
+    replace(cli, "_parser", parser)
     replace(reading, "parsed_yaml", lambda text: deepcopy(parsed(text)))
     replace(client, "client_context", client_context)
     replace(store, "Statements", statements)
