@@ -156,10 +156,10 @@ the estimate, and four times; wider for scripts and models that it knows little 
 the row there."""
 
     grant: str | None = None
-    """Of a credit: the id of the [grant](../how-to/trial-credit.md) that it belongs to."""
+    """The id of the [grant](../how-to/trial-credit.md) that the credit belongs to."""
     grant_move: str | None = None
-    """`granted`: the grant began. `expired`: it ended, and what was left is taken back; a positive credit \
-gives back what a later charge has used."""
+    """`granted`: the grant began. `expired`: it ended, and the rest is taken back; a positive credit gives back \
+the amount that a later charge has used."""
 
     @classmethod
     def of(cls, stored: object) -> Self:

@@ -39,13 +39,13 @@ class GrantError(ValueError):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant; of one that recurs, its part for one window. Times: Unix seconds."""
+    """A grant; if it recurs, the grant of one window. Times: Unix seconds."""
 
     grant_id: str
     series_id: str
     """id of the first grant of its series; a grant that does not recur is the only one"""
     number: int
-    """in the series, from 1"""
+    """the number in the series; the first is 1"""
     scope_id: str
     """id of a key or an account"""
     scope_name: str
@@ -59,26 +59,26 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     recurs: str | None
     """one of RECURRENCES: the next one begins with the next window"""
     time_zone: str | None
-    """of the recurrence; None: UTC"""
+    """the time zone of the recurrence; None: UTC"""
     lasts_s: int | None
-    """of each grant of the series; None: until the next one begins"""
+    """how long each grant of the series lasts; None: until the next one begins"""
     created_at: float
-    """by the ledger's clock, of the whole series"""
+    """when the series was created, by the ledger's clock"""
     revoked_at: float | None = None
     """by the ledger's clock"""
 
     @property
     def ends_at(self) -> float:
-        """Expiry or revocation; infinite: never."""
+        """The time of expiry or revocation, the earlier of them; infinite: never."""
         return min(_or_never(self.expires_at), _or_never(self.revoked_at))
 
     @property
     def is_void(self) -> bool:
-        """True if it was revoked before it began: it is never granted."""
+        """Whether the grant was revoked before it began: then it is never granted."""
         return self.ends_at <= self.begins_at
 
     def pays_for(self, charge: Charge) -> bool:
-        """Whether it is open for the charge.
+        """Whether the charge can burn the grant.
 
         The ledger's clock decides beside the exchange's, which may differ: an entry that was settled before a change of
         the grant is paid as before that change.
@@ -92,7 +92,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[int, float, float, float, str]:
-        """Grants burn in this order."""
+        """The order in which grants burn."""
         return self.priority, _or_never(self.expires_at), self.begins_at, self.created_at, self.grant_id
 
 
@@ -133,7 +133,8 @@ class Waterfall:
         """grant id → nUSD, up to the last charge"""
 
     def add(self, charge: Charge, exchange: ExchangeBurns) -> list[Burn]:
-        """Burn with the next charge. `exchange`: of its exchange before, and only read by a negative one; updated."""
+        """Burn with the next charge. `exchange`: what its exchange has burned before; updated, and read only for a
+        negative charge."""
         burns = [
             Burn(grant_id, charge, nusd)
             for grant_id, nusd in (self._paid(charge) if charge.nusd > 0 else self._given_back(charge, exchange))
@@ -203,8 +204,8 @@ def new_grant(
     recurs: str | None = None,
     time_zone: str | None = None,
 ) -> Grant:
-    """The first grant of a series. `created_at`: by the ledger's clock. `begins_at`: None: at once. `expires_at`: of a
-    grant that does not recur; None: after `lasts_s`, or never. Raises GrantError that names the field."""
+    """The first grant of a series. `created_at`: by the ledger's clock. `begins_at`: None: at once. `expires_at`: only
+    for a grant that does not recur; None: after `lasts_s`, or never. Raises GrantError, which names the field."""
     begins = created_at if begins_at is None else begins_at
     _check(0 < nusd <= BUDGET_NUSD_MAX, f"usd: must be above 0, and at most {usd_text(BUDGET_NUSD_MAX)}")
     _check(
@@ -214,9 +215,9 @@ def new_grant(
     _check(0 <= priority <= PRIORITY_MAX, f"priority: must be 0 to {PRIORITY_MAX}, not {priority}")
     _check(begins >= created_at, "begins: must not be in the past, because spend before a grant never burns it")
     _check(recurs is None or recurs in RECURRENCES, f"recurs: must be one of {', '.join(RECURRENCES)}")
-    _check(time_zone is None or recurs is not None, "time_zone: is for a grant that recurs")
-    _check(expires_at is None or recurs is None, "expiry: a grant that recurs expires with its window, or see lasts")
-    _check(expires_at is None or lasts_s is None, "lasts: give the time of the expiry or this, not both")
+    _check(time_zone is None or recurs is not None, "time_zone: is only for a grant that recurs")
+    _check(expires_at is None or recurs is None, "expiry: a grant that recurs ends with its window, or after `lasts`")
+    _check(expires_at is None or lasts_s is None, "lasts: cannot be combined with the time of the expiry")
     _check(expires_at is None or expires_at > begins, "expiry: must be after the grant begins")
     if time_zone is not None:
         try:
@@ -261,7 +262,7 @@ def _or_never(at: float | None) -> float:
 
 
 class MoveKind(StrEnum):
-    """How an amount of a grant moves, by its stored value."""
+    """How an amount of a grant moves; the values are stored."""
 
     GRANTED = "granted"
     BURNED = "burned"
@@ -273,16 +274,16 @@ class GrantState(msgspec.Struct, frozen=True):
 
     grant: Grant
     granted: int
-    """what its entries have added to the balance: 0 before it begins"""
+    """the amount that its entries have added to the balance; 0 before the grant begins"""
     burned: int
     expired: int
-    """what its entries have taken from the balance at its end"""
+    """the amount that its entries have taken from the balance at its end"""
     entries: int
     """number of these entries"""
 
     @property
     def left(self) -> int:
-        """What can still be burned, or has still to expire."""
+        """The amount that can still be burned, or has still to expire."""
         return self.granted - self.burned - self.expired
 
 
@@ -293,7 +294,7 @@ class GrantPosting(NamedTuple):
     nusd: int
     """EXPIRED, below 0: given back, because a late charge has burned it"""
     state: GrantState
-    """after the posting"""
+    """the state after the posting"""
 
 
 def due_postings(state: GrantState, now: float, burned_until: float) -> Sequence[GrantPosting]:

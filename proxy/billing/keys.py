@@ -60,7 +60,7 @@ class KeyCap(NamedTuple):
     """The most that the keys that were made from a narrowed key may spend together."""
 
     value_id: str
-    """the same for all of these keys"""
+    """the id of the cap, the same for all of these keys"""
     nusd: Nusd
 
 
@@ -99,7 +99,7 @@ class ApiKey:
     """the terms of billing for clients that send their own provider credential, see `byok.py`; None: the operator's
     credential is used"""
     caps: tuple[KeyCap, ...] = ()
-    """of a narrowed key, the outermost first; a stored key has none"""
+    """the caps of a narrowed key, the outermost first; a stored key has none"""
     uses_stored: bool = True
     """False: a narrowed key that may not use what the provider stores: responses, files, batches"""
 

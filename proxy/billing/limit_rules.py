@@ -80,13 +80,13 @@ CAPS = ("cap", "cap2", "cap3")
 """dimensions that no client names: the caps of the narrowed key of a request, the outermost first"""
 
 CAP_ID = "c_"
-"""what value ids of caps begin with: they stand for no value"""
+"""the beginning of the value ids of caps, which stand for no value"""
 
 EACH_CAP = tuple(structs.replace(EACH_RUN, rule_id=one, name=one, split_by=(KEY, one)) for one in CAPS)
 """the rules of the caps of narrowed keys"""
 
 CLIENT_RULES = {one.rule_id: one for one in (EACH_RUN, *EACH_CAP)}
-"""rules that no operator makes, by id: the limit of a counter is the cap that its client has set"""
+"""id → rule that no operator makes: the limit of a counter is the cap that its client has set"""
 
 
 def cap_scope(rule: LimitRule, key_id: str, value_id: str, cap_nusd: Nusd) -> RuleScope:

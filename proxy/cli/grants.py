@@ -30,15 +30,17 @@ def add_commands(commands: Any) -> None:
 
     grants = with_commands(commands, "grants", "give credit that expires or recurs, such as a trial")
     add = with_config(
-        grants, "add", "give a key or an account credit; a second one of the same name is refused", _add,
+        grants, "add", "give credit to a key or an account; a second grant with the same name is refused", _add,
         action="grant.add", quiet="id of the grant",
     )  # fmt: skip
-    add.add_argument("name", type=NAME, metavar="NAME", help="shown on statements")
+    add.add_argument("name", type=NAME, metavar="NAME", help="name of the grant, shown on statements")
     add_owner_options(add)
-    add.add_argument("--usd", dest="nusd", type=Usd(1, BUDGET_NUSD_MAX), required=True, metavar="USD")
-    add.add_argument("--begins", type=future, metavar="DATE|7d", help="a time, or a duration from now (default: now)")
+    words = "amount; with --recurs, of each grant"
+    add.add_argument("--usd", dest="nusd", type=Usd(1, BUDGET_NUSD_MAX), required=True, metavar="USD", help=words)
+    words = "beginning: a time, or a duration from now (default: now)"
+    add.add_argument("--begins", type=future, metavar="DATE|7d", help=words)
     end = add.add_mutually_exclusive_group()
-    end.add_argument("--expires", type=future, metavar="DATE|14d", help="a time, or a duration from now")
+    end.add_argument("--expires", type=future, metavar="DATE|14d", help="end: a time, or a duration from now")
     end.add_argument(
         "--lasts",
         dest="lasts_s",
@@ -46,23 +48,26 @@ def add_commands(commands: Any) -> None:
         metavar="14d",
         help="how long each grant lasts (default: for ever; with --recurs until the next one begins)",
     )
-    add.add_argument("--recurs", choices=RECURRENCES, help="grant the amount again when the next one begins")
-    add.add_argument("--time-zone", type=time_zone, metavar="ZONE", help="of --recurs, as Europe/Berlin (default: UTC)")
+    add.add_argument("--recurs", choices=RECURRENCES, help="grant the amount again each day, week or month")
+    words = "time zone of --recurs: Europe/Berlin (default: UTC)"
+    add.add_argument("--time-zone", type=time_zone, metavar="ZONE", help=words)
     add.add_argument(
         "--priority",
         type=Whole(0, PRIORITY_MAX),
         default=PRIORITY_DEFAULT,
         metavar="N",
-        help=f"0 to {PRIORITY_MAX}, the lowest is used first (default: {PRIORITY_DEFAULT}); then the one that expires "
-        "first, then the oldest",
+        help=f"0 to {PRIORITY_MAX} (default: {PRIORITY_DEFAULT}): the grant with the lowest number is used first; of "
+        "several, the one that expires first, then the oldest",
     )
     listed = with_config(grants, "list", "print grants, with what is left of each", _list)
     owner = listed.add_mutually_exclusive_group()
-    owner.add_argument("--key", metavar="KEY_ID|ALIAS", help="those of a key")
-    owner.add_argument("--account", metavar="ID|NAME", help="those of a project or an organization")
-    listed.add_argument("--all", action="store_true", help="also those that have ended")
+    owner.add_argument("--key", metavar="KEY_ID|ALIAS", help="only the grants of this key")
+    owner.add_argument("--account", metavar="ID|NAME", help="only the grants of this project or organization")
+    listed.add_argument("--all", action="store_true", help="include grants that have ended")
     add_list_options(listed, quiet="id")
-    revoke = command_for_one(grants, "grant", "revoke", "end a grant: what is left leaves the balance", _revoke)
+    revoke = command_for_one(
+        grants, "grant", "revoke", "end a grant and its recurrence; the rest is taken back", _revoke
+    )
     add_yes(revoke)
 
 

@@ -87,24 +87,25 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_narrow(keys: Any) -> None:
-    words = "make a key that may do less, without the proxy; reads the key from the variable TOKENWEIR_KEY"
+    words = "make a key that may do less than the one in the variable TOKENWEIR_KEY, without the proxy"
     narrow = add_command(keys, "narrow", words, _narrow)
     narrow.add_argument("--model", action="append", metavar="MODEL", help="allow only this model; repeatable")
-    narrow.add_argument("--usd", metavar="2.50", help="the most that it and all keys made from it may spend, in USD")
-    words = "lifetime, or a date (2027-01-31, at its beginning in UTC)"
+    words = "the most that the new key and all keys made from it may spend together, in USD"
+    narrow.add_argument("--usd", metavar="2.50", help=words)
+    words = "lifetime of the new key, or a date: 2027-01-31 (from its beginning in UTC, the key is not valid)"
     narrow.add_argument("--expires", type=lifetime, metavar="1h", help=words)
     for name in NAMED:
-        words = f"count all of its requests for this {name.replace('_', ' ')}"
+        words = f"all requests with the new key count for this {name.replace('_', ' ')}"
         option = f"--{name.replace('_', '-')}"
         narrow.add_argument(option, dest=f"dimension_{name}", metavar="NAME", help=words)  # `run` is the command
-    words = "allow no files, batches and stored responses, of which it would have those of the key"
+    words = "do not allow files, batches and stored responses, which include those of the parent key"
     narrow.add_argument("--no-stored", action="store_true", help=words)
-    words = "a name of its own, so that no other key has the same cap (default with --usd: random)"
+    words = "name that distinguishes the new key and its cap from others (default with --usd: random)"
     narrow.add_argument("--name", metavar="NAME", help=words)
 
 
 def _add_narrowable(parser: argparse.ArgumentParser) -> None:
-    words = "a secret from which its holder can make narrower keys without the proxy: tokenweir keys narrow"
+    words = "make a secret from which its holder can make narrower keys, with `tokenweir keys narrow`"
     parser.add_argument("--narrowable", action="store_true", help=words)
 
 
@@ -204,10 +205,10 @@ def _narrow(options: argparse.Namespace) -> None:
     }
     given = [f"{name}={value}" for name, value in caveats.items() if value is not None]
     if not given:
-        raise WrongUsage("no option restricts the key: see tokenweir keys narrow --help")
+        raise WrongUsage("an option that restricts the key is required: see tokenweir keys narrow --help")
     key = variable(os.environ, KEY_VARIABLE)
     if not key:
-        raise Failure(f"the environment variable {KEY_VARIABLE} must have the key to narrow")
+        raise Failure(f"set the environment variable {KEY_VARIABLE} to the key to narrow")
     print(narrowed_text(key, given))
 
 

@@ -231,7 +231,7 @@ def missing_dimension(name: str) -> ApiError:
 
 
 def cap_unknown(*, of_run: bool) -> ApiError:
-    """503: the cap of the run, or else of the narrowed key, cannot be stored now, so that it would not hold."""
+    """503: the cap of the run or of the narrowed key cannot be stored now, so that it would not be kept."""
     what, code = ("this run", "run_cap_unknown") if of_run else ("this narrowed key", "key_cap_unknown")
     return overloaded(f"The cap of {what} cannot be stored right now. Please try again later.", code=code)
 
@@ -288,7 +288,7 @@ _KEY_REFUSALS = {
     "malformed": "Incorrect API key provided.",
     "unknown": "Incorrect API key provided.",
     "expired": "This API key has expired.",
-    "caveat": "This narrowed API key has a caveat that is invalid or unknown here, or two that contradict each other.",
+    "caveat": "This narrowed API key has an invalid or unknown caveat, or two that contradict each other.",
     "replaced": "This API key has a new secret, and the one that you sent has expired.",
     "revoked": "This API key has been revoked.",
     "blocked": "This API key is blocked.",

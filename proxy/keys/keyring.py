@@ -142,7 +142,7 @@ class Keyring:
         self._lookups: Counter[bytes | str] = Counter()
         """digests, or ids, of the unknown keys that are being looked up → number of waiting requests"""
         self._narrowed: OrderedDict[bytes, tuple[ApiKey, ApiKey | Refused]] = OrderedDict()
-        """digest of a verified narrowed key → its parent, and what it may do"""
+        """digest of a verified narrowed key → its parent, and the narrowed key or why it is refused"""
         self._looked_up = asyncio.Event()
         """an event that is set and replaced when any look-up ends"""
         # Its own thread: a database that hangs must not block the threads that resolve host names.

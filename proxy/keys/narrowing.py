@@ -1,14 +1,14 @@
-"""Narrowed keys: the holder of a key makes one that may do less, without the proxy. Pure.
+"""Narrowed keys: the holder of a key makes a key that may do less, without the proxy. Pure.
 
 A narrowable key is `tw-ID.SIGNATURE`, with the id of the key. A narrowed one is `tw-ID.CAVEAT.….SIGNATURE`: each caveat
 is a text `name=value`, and adds a condition. Caveats and signature are base64url without padding. The signature after a
 caveat is the HMAC-SHA256 of the caveat's text, keyed with the 32 bytes of the signature before it; the first one is
 `root_key`.
 
-Invariants: Whoever has a narrowed key can add caveats, and cannot remove or change one: that needs an earlier
+Invariants: the holder of a narrowed key can add caveats, but not remove or change one, which needs an earlier
 signature. Each caveat only takes something away, whatever caveats are before it. An unknown or invalid caveat, and two
-that contradict each other, make the key invalid. A cap of money is one for all keys that are made from the key with
-that cap, so that to narrow it twice spends it once. Neither the proxy nor its ledger stores a signature.
+that contradict each other, make the key invalid. All keys that are made from a key with a cap share the cap, so that
+further narrowing does not raise it. Neither the proxy nor its ledger stores a signature.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def signatures(first: bytes, caveats: Iterable[bytes]) -> list[bytes]:
 
 
 def verified(presented: PresentedKey, root: bytes) -> list[bytes] | None:
-    """The signatures of its chain; None: it does not begin with `root`."""
+    """The signatures of the key's chain; None: the chain does not begin with `root`."""
     chain = signatures(root, presented.caveats)
     return chain if hmac.compare_digest(chain[-1], presented.signature) else None
 
@@ -138,7 +138,7 @@ class _Meaning:
     fixed: dict[str, str] = field(default_factory=dict)
     """dimensions of all requests"""
     caps: list[tuple[int, Nusd]] = field(default_factory=list)
-    """number of the caveat, and the most that may be spent"""
+    """index of the caveat, and the most that may be spent"""
     uses_stored: bool = True
     """see `ApiKey.uses_stored`"""
 
@@ -188,7 +188,7 @@ def _models(value: str) -> frozenset[str]:
 def _expires(value: str) -> float:
     moment = iso_time(value)
     if moment is None:
-        raise InvalidCaveatError("expires: must be a time, as 2026-12-01T12:00:00Z")
+        raise InvalidCaveatError("expires: must be a time, such as 2026-12-01T12:00:00Z")
     return moment
 
 
@@ -198,7 +198,7 @@ def _usd(value: str) -> Nusd:
     except ValueError:
         nusd = Nusd(-1)
     if not 0 <= nusd <= BUDGET_NUSD_MAX:
-        raise InvalidCaveatError("usd: must be an amount in USD, as 2.50")
+        raise InvalidCaveatError("usd: must be an amount in USD, such as 2.50")
     return nusd
 
 
@@ -227,7 +227,7 @@ def _fixed(of_key: KeyDimensions | None, added: dict[str, str]) -> KeyDimensions
 
 
 def _value_id(signature: bytes) -> str:
-    """The id of a cap, which does not reveal the signature."""
+    """The id of a cap; it does not reveal the signature."""
     return f"{CAP_ID}{hashlib.sha256(b'tokenweir cap' + signature).hexdigest()[:32]}"
 
 

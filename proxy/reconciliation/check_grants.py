@@ -1,7 +1,7 @@
-"""The check of grants: what was granted, burned and expired, against the entries.
+"""The check of grants: the amounts that were granted, burned and expired, against the entries.
 
-Invariant: the burned amounts are computed again from the entries, as defined in proxy/billing/grants.py. What archived
-entries have burned is taken as stored.
+Invariant: the burned amounts are computed again from the entries, as defined in proxy/billing/grants.py. The amounts
+that archived entries have burned are used as stored.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _GRANT_ID = _ENTRIES.details[detail_name(EntryDetails.grant)].as_string()
 
 
 def grants_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
-    """The amounts of a grant are the sums of its moves; what was granted and what has expired are entries; what was
-    burned follows from the charges. Cheap without grants."""
+    """The amounts of a grant are the sums of its moves; granted and expired amounts are entries; burned amounts follow
+    from the charges. Cheap without grants."""
     result = CheckResult()
     if connection.execute(select(exists(select(grants)))).scalar():
         _check_amounts(connection, result)
@@ -106,8 +106,8 @@ def _check_burns(connection: Connection, scope: CheckScope, result: CheckResult)
 
 
 def _first(connection: Connection, scope: CheckScope) -> float:
-    """The time from which on burns can be computed again, in Unix seconds: of the charges until then, some are
-    archived, or not to be checked."""
+    """The time from which burns can be computed again, in Unix seconds: some charges until then are archived, or are
+    not to be checked."""
     month, after = archived_until(connection), 0.0 if scope.since is None else scope.since - 1e-6
     if month is None:
         return after

@@ -91,7 +91,7 @@ def _checks(
         ("days", "daily usage by key and model is the sum of its entries", check_sums.days_add_up),
         ("accounts", "daily charges of projects and organizations are those of their keys", check_sums.accounts_add_up),
         ("dimensions", "daily usage by end user, session, run and tag is that of their exchanges", dimensions_add_up),
-        ("grants", "what is granted, burned and expired of a grant follows from the entries", grants_add_up),
+        ("grants", "granted, burned and expired amounts of grants follow from the entries", grants_add_up),
         ("numbers", "tokens are integers, money is whole nano-USD", check_sums.whole_numbers),
         ("counts", "no number is negative, no part exceeds its whole", check_entries.counts),
         ("prices", "charge and cost follow from tokens and the pinned price", check_entries.prices),

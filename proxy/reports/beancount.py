@@ -11,7 +11,7 @@ account is the sum of its postings. Unknown amounts are not posted.
 | `REVENUE` | income | charges, below zero as every income |
 | `ADJUSTMENTS` | income | corrections of charges |
 | `PAYMENTS` | an asset | what was paid in, less refunds |
-| `GRANTS` | income | what was granted, less what has expired: above zero, it lowers the income |
+| `GRANTS` | income | granted amounts less expired ones: above zero, they lower the income |
 | `COST` | an expense | what providers charge |
 | `PAYABLE`, by provider | a liability | the same, owed to each |
 """

@@ -98,7 +98,7 @@ class Statement:
     by_value: ByValue | None = None
     """None: not requested"""
     grants: Sequence[GrantPeriod] = ()
-    """the owner's own grants, by the entries that were settled in the month"""
+    """the grants of the owner itself, by the entries that were settled in the month"""
 
     @property
     def is_over(self) -> bool:

@@ -118,7 +118,7 @@ class IdentityKeySettings:
     )
     byok: str | None = setting(
         _byok(),
-        "its clients send their own provider credential, and are charged by these terms",
+        "clients with these tokens send their own provider credential, and are billed by these terms",
         default=None,
         shown="the operator's credential is used",
     )

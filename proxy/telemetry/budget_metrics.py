@@ -20,8 +20,8 @@ class BudgetMetrics:
         self.rejections = series.counter(
             "tokenweir_budget_rejections",
             "Requests refused by a limit, by reason: money, requests, tokens, parallel, or store_unavailable (the "
-            "budget store is down, and the key's budget fails closed). One that another model or provider then served "
-            "counts, too.",
+            "budget store is down, and the key's budget fails closed). A request that another model or provider then "
+            "serves counts too.",
             ("reason",),
         )
         for reason in DenialReason:  # `increase` does not count the first refusal of a counter that appears with it

@@ -115,10 +115,10 @@ def test_each_calendar_month_of_a_time_zone() -> None:
         ({"priority": 101}, "priority: must be 0 to 100"),
         ({"begins_at": T - 1}, "begins: must not be in the past"),
         ({"recurs": "30d"}, "recurs: must be one of"),
-        ({"time_zone": BERLIN}, "time_zone: is for a grant that recurs"),
+        ({"time_zone": BERLIN}, "time_zone: is only for a grant that recurs"),
         ({"time_zone": "Mars", "recurs": MONTH}, "time_zone: not a time zone"),
         ({"expires_at": T + 9, "recurs": MONTH}, "expiry: a grant that recurs"),
-        ({"expires_at": T + 9, "lasts_s": 9}, "lasts: give"),
+        ({"expires_at": T + 9, "lasts_s": 9}, "lasts: cannot"),
         ({"expires_at": T}, "expiry: must be after"),
     ],
 )

@@ -44,8 +44,8 @@ def test_a_grant_is_added_once_shown_and_revoked(run: Commands, monkeypatch: pyt
         ("add a --account org_default --usd 0", "--usd: must be 0.000000001 to"),
         ("add a --account org_default --usd 1 --expires never", "--expires: must be a date, or a duration such as 14d"),
         ("add a --account org_default --usd 1 --begins 20d --expires 2d", "expiry: must be after the grant begins"),
-        ("add a --account org_default --usd 1 --time-zone Europe/Berlin", "time_zone: is for a grant that recurs"),
-        ("revoke x --yes", "grant: none has the id 'x'"),
+        ("add a --account org_default --usd 1 --time-zone Europe/Berlin", "time_zone: is only for a grant that recurs"),
+        ("revoke x --yes", "grant: no grant has the id 'x'"),
     ],
 )
 def test_what_is_wrong_is_named(run: Commands, options: str, words: str) -> None:

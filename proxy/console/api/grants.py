@@ -1,7 +1,7 @@
 """Grants; uses the same functions as `tokenweir grants`.
 
-Invariants: those of accounts.py. A key or an account has no two grants with one name, so a request can be repeated
-without a second grant.
+Invariants: those of accounts.py. A key or an account has no two grants with the same name, so a repeated request makes
+no second grant.
 """
 
 from __future__ import annotations
@@ -42,38 +42,38 @@ class NewGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """the key's id, alias or secret"""
     account: Text | UnsetType = UNSET
     name: Text
-    """shown on statements; another grant of the key or account has another name"""
+    """the name on statements; no other grant of the key or account has it"""
     usd: Annotated[float, Meta(gt=0, le=_USD_MAX)]
     begins: Text | UnsetType = UNSET
-    """a date or a time, or a duration from now (`7d`); now by default"""
+    """the beginning: a date, a time, or a duration from now (`7d`); default: now"""
     expires: Text | UnsetType = UNSET
-    """likewise; never by default"""
+    """the end: a date, a time, or a duration from now (`14d`); default: never"""
     lasts: Text | UnsetType = UNSET
-    """in place of `expires`: how long each grant lasts (`14d`); by default until the next one begins"""
+    """how long each grant lasts (`14d`), instead of `expires`; default: until the next one begins"""
     recurs: Literal["calendar_day", "calendar_week", "calendar_month"] | UnsetType | None = UNSET
-    """the amount is granted again when the next one begins"""
+    """the amount is granted again at the beginning of each of these windows"""
     time_zone: Text | UnsetType | None = UNSET
-    """of the recurrence; UTC by default"""
+    """the time zone of the recurrence; default: UTC"""
     priority: Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] = PRIORITY_DEFAULT
-    """the lowest is used first"""
+    """the grant with the lowest number is used first"""
 
 
 class NamedGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names a grant."""
 
     grant: Text
-    """its id"""
+    """the grant's id"""
 
 
 class GrantsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose grants are listed; by default all."""
+    """The key or account whose grants are listed; default: all."""
 
     key: Text | UnsetType = UNSET
     account: Text | UnsetType = UNSET
 
 
 class GrantInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant; of one that recurs, its part for one window. Money: USD."""
+    """A grant; if it recurs, the grant of one window. Money: USD."""
 
     id: str
     name: str
@@ -81,11 +81,11 @@ class GrantInfo(msgspec.Struct, frozen=True, kw_only=True):
     scope_name: str
     usd: Decimal
     granted: Decimal
-    """0 before it begins"""
+    """the amount that was granted; 0 before the grant begins"""
     burned: Decimal
-    """charges that it has paid"""
+    """the amount of the charges that the grant has paid"""
     expired: Decimal
-    """what was taken back at its end"""
+    """the amount that was taken back at the grant's end"""
     left: Decimal
     begins_at: str
     expires_at: str | None
@@ -121,8 +121,8 @@ class GrantsApi:
             "/grant/add", "Give credit that expires or recurs.", self.add, NewGrant, GrantInfo, OperatorRole.ADMIN
         )
         yield operation(
-            "/grant/revoke", "End a grant: what is left leaves the balance.", self.revoke, NamedGrant, GrantInfo,
-            OperatorRole.ADMIN,
+            "/grant/revoke", "End a grant and its recurrence; the rest is taken back.", self.revoke, NamedGrant,
+            GrantInfo, OperatorRole.ADMIN,
         )  # fmt: skip
         yield Endpoint(
             method="GET", path="/grant/list", summary="Grants, and what is left of them.", serve=self.listed,

@@ -57,7 +57,7 @@ class KeyBudgets:
     """the key's own spend since each of the requested times"""
     budgets: Sequence[BudgetState]
     grants: Sequence[GrantState]
-    """those of the key, its project and its organization that can be used, in the order of their use at each level"""
+    """the usable grants of the key, its project and its organization, in the order of their use at each level"""
 
     @property
     def tightest(self) -> BudgetState | None:

@@ -1,1 +1,1 @@
-"""Grants in SQL: what they are, what charges burn of them, and the entries of their beginning and their end."""
+"""Grants in SQL: the grants, the amounts that charges burn, and the entries of beginnings and ends."""

@@ -44,7 +44,7 @@ _GRANTS, _MOVES = grants.c, grant_moves.c
 _CHARGING = (EntryKind.USAGE, EntryKind.ADJUSTMENT)
 
 StatesOf = Callable[[Collection[str]], Iterable[GrantState]]
-"""scope ids → their grants, with what the entries before have burned"""
+"""scope ids → their grants, with the amounts that earlier entries have burned"""
 
 
 def burn(engine: Engine) -> bool:
@@ -75,19 +75,19 @@ def burn_between(connection: Connection, after: float, until: float) -> None:
 
 
 def current_states(connection: Connection, *scope_ids: str) -> list[GrantState]:
-    """The grants of some keys or accounts by all settled entries, in the order in which they burn; those of the future
-    too. In one snapshot."""
+    """The grants of some keys or accounts after all settled entries, including future grants, in the order in which
+    they burn. In one snapshot."""
     return sorted(_with_later_burns(connection, *scope_ids)[0], key=lambda one: one.grant.order)
 
 
 def read_current_states(engine: Engine, *scope_ids: str) -> list[GrantState]:
-    """As `current_states`. Raises LedgerUnavailable."""
+    """The result of `current_states`, in a connection of its own. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return current_states(connection, *scope_ids)
 
 
 class GrantPeriod(msgspec.Struct, frozen=True):
-    """A grant in a time. Money: nUSD. Opening + granted - burned - expired = closing."""
+    """The amounts of a grant in a period, in nUSD. Opening + granted - burned - expired = closing."""
 
     grant: Grant
     opening: int
@@ -101,8 +101,8 @@ class GrantPeriod(msgspec.Struct, frozen=True):
 
 
 def grant_periods(connection: Connection, scope_id: str, since: float, until: float) -> list[GrantPeriod]:
-    """What the entries settled from `since` to before `until` (Unix seconds) have moved of the grants of a key or an
-    account; without the grants that had nothing and got nothing. It never changes after `until`."""
+    """The amounts of the grants of a key or an account that were moved by entries settled from `since` to before
+    `until` (Unix seconds), without grants that had nothing and got nothing. The result never changes after `until`."""
     states, later = _with_later_burns(connection, scope_id)
     if not states:
         return []
@@ -127,7 +127,7 @@ def _settled_in(since: float, until: float) -> ColumnElement[bool]:
 
 
 def _with_later_burns(connection: Connection, *scope_ids: str) -> tuple[list[GrantState], list[Burn]]:
-    """The grants by all settled entries, and the burns of those that are not in the moves yet."""
+    """The grants after all settled entries, and the burns that are not stored as moves yet."""
     until = settled_until(connection)
     stored = read_states(connection, _GRANTS.scope_id.in_(scope_ids))
     states = list(series_with_upcoming(stored, until))
@@ -213,7 +213,7 @@ class Burning:
                 self._waterfalls[scope_id] = Waterfall((one.grant for one in states), burned) if states else None
 
     def _exchange(self, scope_id: str, waterfall: Waterfall, row: Any) -> ExchangeBurns:
-        """What the exchange was charged and has burned at this scope before the row."""
+        """The charges and burns of the exchange at this scope before the row."""
         name = scope_id, row.exchange_id
         if name not in self._exchanges:
             is_first = row.kind == EntryKind.USAGE

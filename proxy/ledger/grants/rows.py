@@ -28,7 +28,7 @@ _ADD = (
 
 
 class Move(NamedTuple):
-    """What an entry has granted, burned or expired of a grant."""
+    """The amount of a grant that an entry has granted, burned or expired."""
 
     grant_id: str
     entry_id: str
@@ -56,7 +56,7 @@ def begin_due(connection: Connection, until: float) -> None:
 
 
 def insert_grants(connection: Connection, new: Sequence[Grant]) -> None:
-    """Insert grants of a series, in their order, that nothing was moved of."""
+    """Insert grants of a series, in their order, of which no amount was moved."""
     if not new:
         return
     nothing = {"granted_nusd": 0, "burned_nusd": 0, "expired_nusd": 0, "entries": 0, "next_at": None}

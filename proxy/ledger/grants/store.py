@@ -1,8 +1,8 @@
 """Adds, revokes and lists grants, and posts their entries.
 
 Invariants: a grant and its first entry are written in one transaction. Entries are posted in settling transactions,
-which exclude each other, and what was posted is stored with them: so an entry is posted once, whoever posts, and
-however often a process is killed. A scope has no two grants with one name: to repeat `add` adds nothing.
+which exclude each other and also store that they were posted, so an entry is posted once, whichever process posts it,
+and however often a process is killed. A scope has no two grants with the same name: a repeated `add` adds nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GrantStore:
             return _one(connection, grant.grant_id)
 
     def revoke(self, grant_id: str) -> GrantState:
-        """End a grant, and its series: what is left leaves the balance. One that has ended stays as it is. Raises
+        """End a grant and its series; the rest is taken back. A grant that has ended stays as it is. Raises
         UnknownGrantError."""
         with self._posting() as settling:
             connection, now = settling.connection, settling.now
@@ -91,13 +91,14 @@ class GrantStore:
             return _one(connection, grant_id)
 
     def every(self, *scope_ids: str) -> list[GrantState]:
-        """The grants of these keys and accounts, in the order in which they burn; without any, those of all, oldest
-        first, with what is burned so far."""
+        """The grants of these keys and accounts, in the order in which they burn; without ids, all grants, oldest
+        first, with the amounts that are stored as burned."""
         with reading(self._engine) as connection:
             return current_states(connection, *scope_ids) if scope_ids else read_states(connection)
 
     def post_due(self) -> bool:
-        """Burn with all settled entries and post the entries that are due; True if there may be more. Idempotent."""
+        """Burn with all settled entries, and post the entries that are due. Returns True if there may be more.
+        Idempotent."""
         while burn(self._engine):
             pass
         with reading(self._engine) as connection:
@@ -121,7 +122,7 @@ class GrantStore:
 def _one(connection: Connection, grant_id: str) -> GrantState:
     found = read_states(connection, _GRANTS.grant_id == grant_id)
     if not found:
-        raise UnknownGrantError(f"grant: none has the id {grant_id!r}")
+        raise UnknownGrantError(f"grant: no grant has the id {grant_id!r}")
     return found[0]
 
 
@@ -140,7 +141,7 @@ def _is_due(connection: Connection, now: float) -> bool:
 
 
 def _post(settling: Settling, states: Iterable[GrantState]) -> None:
-    """Post what is due for these grants."""
+    """Post the due entries of these grants."""
     postings = [one for state in states for one in due_postings(state, settling.now, settling.now)]
     month = archived_until(settling.connection)
     moves, arrivals = list[Move](), list[Arrival]()
@@ -156,8 +157,8 @@ def _post(settling: Settling, states: Iterable[GrantState]) -> None:
 
 
 def _dated(settling: Settling, posting: GrantPosting, archived: float) -> float:
-    """The time of the entry: that of the beginning or the end; of a later correction, that of the last charge. No entry
-    may begin before `archived`, the end of the last archived month. Unix seconds."""
+    """The time of the entry, in Unix seconds: that of the grant's beginning or end, or, for a later correction, that of
+    the last charge. No entry may begin before `archived`, the end of the last archived month."""
     grant = posting.state.grant
     if posting.kind is MoveKind.GRANTED:
         at = grant.begins_at

@@ -269,7 +269,7 @@ def _reservation(
 
 
 def _counters_of_batch(keyring: Keyring, batch: StoredBatch, terms: Iterable[Terms]) -> tuple[LimitCounter, ...]:
-    """As when the batch was admitted: a rule for one of its models counts the whole batch."""
+    """The limit counters of a batch, as at its admission: a rule for one of its models counts the whole batch."""
     of_models = (_counters_of(keyring, batch.key_id, one.model, batch.provider, one.dimensions) for one in terms)
     return tuple({counter.counter_id: counter for counters in of_models for counter in counters}.values())
 

@@ -182,7 +182,7 @@ def test_what_is_refused(book: Book) -> None:
     with pytest.raises(GrantError, match="name: key-1 already has a grant 'trial'"):
         book.grant(99)
     book.grant(scope_id="proj-1")
-    with pytest.raises(UnknownGrantError, match="grant: none has the id 'x'"):
+    with pytest.raises(UnknownGrantError, match="grant: no grant has the id 'x'"):
         book.grants.revoke("x")
     assert book.credit() == 10
 

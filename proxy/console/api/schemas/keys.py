@@ -116,7 +116,7 @@ class RegenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     grace_period: Text = "24h"
     """how long the old secret stays valid; `now`: it becomes invalid at once"""
     narrowable: bool = False
-    """as in `GenerateBody`"""
+    """the holder of the new secret can make narrower keys from it without the proxy"""
 
 
 class BoundsShown(msgspec.Struct, frozen=True, kw_only=True):
