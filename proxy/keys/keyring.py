@@ -194,36 +194,38 @@ class Keyring:
     async def narrowed_key(self, presented: str, address: str | None = None) -> ApiKey | Refused:
         """What the narrowable or narrowed key `presented` may do now. Its parent is looked up if it is not in memory,
         or has another secret there. `address`: as in `key`."""
+        hashed = digest(presented, self._pepper) if presented.isascii() else b""
+        parent, found = self._narrowed.get(hashed, (None, Refused.UNKNOWN))
+        if parent is not None and self._by_id.get(parent.key_id) is parent:
+            self._narrowed.move_to_end(hashed)
+            return self._usable_narrowed(parent, found)
         parts = narrowing.parse(presented)
         if parts is None:
             return self.counted(Refused.MALFORMED, address)
-        result = self._authenticate_narrowed(parts, presented)
+        result = self._authenticate_narrowed(parts, hashed)
         if result is not Refused.UNKNOWN:
             return result
         if self.retry_after_s(address):
             return Refused.TOO_MANY
         if not await self._read_wanted(parts.key_id):
             return Refused.UNAVAILABLE
-        result = self._authenticate_narrowed(parts, presented)
+        result = self._authenticate_narrowed(parts, hashed)
         return self.counted(result, address) if result is Refused.UNKNOWN else result
 
-    def _authenticate_narrowed(self, parts: PresentedKey, presented: str) -> ApiKey | Refused:
+    def _authenticate_narrowed(self, parts: PresentedKey, hashed: bytes) -> ApiKey | Refused:
         """UNKNOWN: the parent is not in memory, or none of its secrets begins the chain."""
         parent = self._by_id.get(parts.key_id)
         if parent is None or not parent.has_secret:
             return Refused.UNKNOWN
+        found = self._verify_narrowed(parts, parent)
+        if found is not Refused.UNKNOWN:  # guesses take no place
+            self._narrowed[hashed] = parent, found
+            if len(self._narrowed) > NARROWED_MAX:
+                self._narrowed.popitem(last=False)
+        return self._usable_narrowed(parent, found)
+
+    def _usable_narrowed(self, parent: ApiKey, found: ApiKey | Refused) -> ApiKey | Refused:
         self._by_id.move_to_end(parent.key_id)
-        hashed = digest(presented, self._pepper)
-        known = self._narrowed.get(hashed)
-        if known is not None and known[0] is parent:
-            found = known[1]
-            self._narrowed.move_to_end(hashed)
-        else:
-            found = self._verify_narrowed(parts, parent)
-            if found is not Refused.UNKNOWN:  # guesses take no place
-                self._narrowed[hashed] = parent, found
-                if len(self._narrowed) > NARROWED_MAX:
-                    self._narrowed.popitem(last=False)
         return found if isinstance(found, Refused) else self._usable(found, self._unix_time())
 
     def _verify_narrowed(self, parts: PresentedKey, parent: ApiKey) -> ApiKey | Refused:
