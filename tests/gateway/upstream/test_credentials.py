@@ -92,7 +92,7 @@ def test_who_is_rejected_rests_and_is_named_once(caplog: pytest.LogCaptureFixtur
         assert (one.is_rejected, pool.all_rejected) == (True, False)
         one.accepted()
     assert [record.getMessage() for record in caplog.records] == [
-        "credential a of provider p: the provider rejects it (401); others are used",
+        "credential a of provider p: the provider rejects it (401); other credentials are used",
         "credential a of provider p: works again",
     ]
 

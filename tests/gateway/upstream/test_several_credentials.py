@@ -192,7 +192,7 @@ async def test_a_refused_credential_rests_and_another_serves(
         assert {len(record.opened.attempts) for record in made.outbox.records} == {0}
         assert made.provider.health.away_s(monotonic()) == 0, "the provider itself is well"
     named = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    rejected = f"credential a of provider scripted: the provider rejects it ({status}); others are used"
+    rejected = f"credential a of provider scripted: the provider rejects it ({status}); other credentials are used"
     assert named == ([] if status == 429 else [rejected])
 
 
