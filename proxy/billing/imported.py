@@ -59,7 +59,7 @@ class ImportedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content(self) -> str:
-        """A digest of what the row states, without its line and key."""
+        """A digest of the row without its line and key."""
         stated = (self.at, self.model, self.provider, self.usage, self.cost_nusd, sorted(self.dimensions.items()))
         return hashlib.sha256(msgspec.json.encode(stated)).hexdigest()
 

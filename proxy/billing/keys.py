@@ -101,7 +101,7 @@ class ApiKey:
     caps: tuple[KeyCap, ...] = ()
     """the caps of a narrowed key, the outermost first; a stored key has none"""
     uses_stored: bool = True
-    """False: a narrowed key that may not use what the provider stores: responses, files, batches"""
+    """False: a narrowed key that may not use responses, files and batches that the provider stores"""
 
     @property
     def scope(self) -> Scope:

@@ -80,7 +80,7 @@ CAPS = ("cap", "cap2", "cap3")
 """dimensions that no client names: the caps of the narrowed key of a request, the outermost first"""
 
 CAP_ID = "c_"
-"""the beginning of the value ids of caps, which stand for no value"""
+"""the beginning of the value ids of caps; they are not the id of any value"""
 
 EACH_CAP = tuple(structs.replace(EACH_RUN, rule_id=one, name=one, split_by=(KEY, one)) for one in CAPS)
 """the rules of the caps of narrowed keys"""

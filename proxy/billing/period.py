@@ -31,7 +31,7 @@ class Month:
     after: date
     """first day of the next month"""
     time_zone: str | None = None
-    """name of the zone of its days; None: UTC"""
+    """the name of the time zone of the month and its days; None: UTC"""
 
     @property
     def since(self) -> float:
@@ -49,7 +49,7 @@ class Month:
         return datetime.fromtimestamp(self.until, UTC)
 
     def day_of(self, unix_s: float) -> date:
-        """The day of a time, in the month's zone."""
+        """The day of a time, in the month's time zone."""
         return local_day(self.time_zone, unix_s)
 
     @property

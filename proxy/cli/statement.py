@@ -41,8 +41,8 @@ def add_commands(commands: Any) -> None:
         "--time-zone",
         type=time_zone,
         metavar="ZONE",
-        help="the zone of the month and its days: Europe/Berlin (default: UTC); months are closed by UTC only, so "
-        "that such a statement is always provisional",
+        help="time zone of the month and its days: Europe/Berlin (default: UTC); such a statement is provisional, "
+        "since months are closed in UTC",
     )
     statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), default="html")
     statement.add_argument(

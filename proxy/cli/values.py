@@ -48,7 +48,7 @@ def future(text: str) -> float:
 
 
 def moment_text(text: str) -> str:
-    """As `moment`; its time zone is another option. Returns the same text."""
+    """A text that `moment` accepts, for a command with a time zone in another option."""
     moment(text)
     return text
 

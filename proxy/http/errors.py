@@ -238,7 +238,7 @@ def cap_unknown(*, of_run: bool) -> ApiError:
 
 def stored_not_allowed() -> ApiError:
     """403: a narrowed key that may not use files and batches."""
-    message = "This narrowed key may not use files and batches (caveat 'stored=none')."
+    message = "This narrowed key may not use files and batches: it has the caveat 'stored=none'."
     return ApiError(403, message, kind="permission_error", code="stored_not_allowed")
 
 

@@ -4,7 +4,7 @@ Invariants:
 - Opening balance − usage − adjustments + credits = closing balance, to the nano-dollar.
 - The closing balance of a month is the opening balance of the next month.
 - The statement of a closed month never changes: it is read from the closed form, names included.
-- Months are closed by UTC. The statement of a month in another time zone is provisional for ever: closings do not move
+- Months are closed in UTC. The statement of a month in another time zone is always provisional: closings do not move
   its usage to another month.
 
 proxy/billing/period.py defines the entries of each statement.

@@ -104,7 +104,7 @@ def status_lines(statement: Statement) -> Iterator[str]:
     if (issued := statement.issued) is None:
         status = "the month is over, but not closed" if statement.is_over else "the month is not over"
         if statement.month.time_zone is not None:
-            status = "months are closed by UTC only"
+            status = "months are closed in UTC only"
         yield f"Provisional: {status}. As of {_second(statement.as_of)} UTC."
     else:
         closed_at = _second(issued.closed_at)

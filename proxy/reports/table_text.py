@@ -54,7 +54,7 @@ ENTRIES = Table(COLUMNS, USUAL, left_out=("why", "cached", "outcome", "prompt", 
 
 
 def _origin(details: EntryDetails) -> Iterator[str]:
-    """Who made the request and paid for it, where that is not the usual."""
+    """Where the usage is from and who pays the provider, if that is unusual."""
     if isinstance(details.imported, dict):
         yield f"imported from {details.imported.get('source')}"
     if isinstance(details.byok, dict):

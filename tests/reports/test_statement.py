@@ -160,7 +160,7 @@ def test_months_of_a_time_zone_have_each_entry_once(engine: Engine, zone: str) -
     assert f"2026-11 ({zone})" in statement_html(months[2])
     assert f"Days are in {zone}." in statement_html(months[2])
     assert statement_json(months[2])["time_zone"] == zone
-    assert "closed by UTC only" in statement_html(months[2])
+    assert "closed in UTC only" in statement_html(months[2])
 
 
 @pytest.mark.usefixtures("november")

@@ -81,7 +81,7 @@ def current_states(connection: Connection, *scope_ids: str) -> list[GrantState]:
 
 
 def read_current_states(engine: Engine, *scope_ids: str) -> list[GrantState]:
-    """The result of `current_states`, in a connection of its own. Raises LedgerUnavailable."""
+    """The result of `current_states`, read with a new connection. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return current_states(connection, *scope_ids)
 

@@ -52,7 +52,7 @@ class _FieldError(ValueError):
 
 
 def format_of(path: Path) -> FileFormat:
-    """The format that the file name's suffix stands for. Raises ValueError."""
+    """The format, by the suffix of the file name. Raises ValueError."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix in (FileFormat.CSV, FileFormat.JSONL, FileFormat.OTLP):
         return FileFormat(suffix)
