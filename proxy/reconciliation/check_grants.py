@@ -29,6 +29,9 @@ from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 # Entries in memory at a time.
 PAGE_ENTRIES = 2_000
 
+# After every id of an entry.
+_LAST = "~"
+
 _ENTRIES, _GRANTS, _MOVES = ledger_entries.c, grants.c, grant_moves.c
 _GRANT_ID = _ENTRIES.details[detail_name(EntryDetails.grant)].as_string()
 
@@ -92,9 +95,9 @@ def _check_burns(connection: Connection, scope: CheckScope, result: CheckResult)
 
     burning = Burning(connection, states_of)
     rows = rows_of(connection, charges(connection, settled_between(after, until), has_grants()))
-    low: tuple[float, str] = (after, "")
+    low = after, _LAST
     for page in chain(batches(rows, PAGE_ENTRIES), [None]):
-        high = (until, "~") if page is None else (page[-1].settled_at, page[-1].entry_id)
+        high = (until, _LAST) if page is None else (page[-1].settled_at, page[-1].entry_id)
         computed = {(one.grant_id, one.charge.entry_id): one.nusd for one in burning.add(page or ())}
         burning.forget_exchanges()
         stored = dict(_stored(connection, low, high))

@@ -99,8 +99,7 @@ class GrantStore:
     def post_due(self) -> bool:
         """Burn with all settled entries, and post the entries that are due. Returns True if there may be more.
         Idempotent."""
-        while burn(self._engine):
-            pass
+        self._burn_all()
         with reading(self._engine) as connection:
             if not _is_due(connection, max(self._clock(), settled_until(connection))):
                 return False
@@ -109,10 +108,15 @@ class GrantStore:
             _post(settling, due)
             return len(due) == GRANTS_MAX
 
+    def _burn_all(self) -> None:
+        while burn(self._engine):
+            pass
+
     @contextmanager
     def _posting(self) -> Iterator[Settling]:
         """A settling transaction in which all entries settled before have burned, and all grants that are due have
         begun."""
+        self._burn_all()  # in steps, because the transaction keeps others from settling
         with self._ledger.settling() as settling:
             burn_until(settling.connection, settling.now)
             begin_due(settling.connection, settling.now)

@@ -54,7 +54,13 @@ class Book:
         started_at = of.started_at if of is not None else self.now - ago if at is None else at
         of_key = key_id if of is None else of.key_id
         entry = an_entry(
-            number, charge_nusd=Nusd(nusd), started_at=started_at, key_id=of_key, details={}, seq=number, **what
+            number,
+            charge_nusd=Nusd(nusd),
+            started_at=started_at,
+            key_id=of_key,
+            details={},
+            seq=len(self.entries),
+            **what,
         )
         self.ledger.settle(arriving(entry))
         self.entries.append(entry)

@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, delete, event, update
+from sqlalchemy import Engine, delete, event, insert, update
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.grants import GrantError
+from proxy.billing.period import month_of
 from proxy.ledger.grants import burning
 from proxy.ledger.grants.burning import GrantPeriod, burn, grant_periods, read_current_states
 from proxy.ledger.grants.store import UnknownGrantError
-from proxy.ledger.schema.tables import grant_moves, grants, ledger_entries
+from proxy.ledger.schema.archive_guard import refuse_until
+from proxy.ledger.schema.tables import archives, grant_moves, grants, ledger_entries
 from proxy.reconciliation.check_grants import grants_add_up
 from proxy.reconciliation.integrity import CheckScope
-from proxy.storage.database import reading
+from proxy.storage.database import reading, writing
 from tests.ledger.entries import emptied, stored
 from tests.ledger.grants.book import DAY_S, Book, T
 from tests.ledger.owners import insert_owners
@@ -235,6 +237,32 @@ def test_many_at_once_post_each_entry_once(engine: Engine) -> None:
     for scope_id in SCOPES:
         of_scope = [one for one in states if one.grant.scope_id == scope_id]
         assert book.credit(scope_id) == sum(one.burned for one in of_scope)
+
+
+@on_sqlite
+def test_what_is_archived_stays_burned(book: Book) -> None:
+    """A month is archived before a server posts the end of a grant in it."""
+    trial, long = book.grant(expires_at=T + 60), book.grant(30, "long")
+    book.wait(1)
+    book.charge(4)
+    while burn(book.engine):
+        pass
+    october = month_of(T)
+    with writing(book.engine) as connection:
+        row = {"month": str(october), "statements_until": str(october), "entries": 3, "file": "f", "sha256": ""}
+        connection.execute(insert(archives), {**row, "archived_at": T, "archived_by": "anna"})
+        connection.execute(delete(ledger_entries))
+    refuse_until(book.engine, october, print)
+    book.wait(40 * DAY_S)
+    book.first = round(october.until * 1_000) << 80  # of the next exchange: its id is that of a later month
+    book.charge(5)
+    book.post()
+    assert (book.amounts(), book.wrong()) == ([(10, 4, 6), (30, 5, 0)], [])
+    (end,) = (one for one in stored(book.engine) if one.kind == EntryKind.CREDIT)
+    assert (end.details["grant"], end.started_at > october.until) == (trial.grant.grant_id, True)
+    book.grants.revoke(long.grant.grant_id)
+    assert (book.amounts()[1], book.wrong()) == ((30, 5, 25), [])
+    refuse_until(book.engine, None, print)
 
 
 STEP = st.one_of(
