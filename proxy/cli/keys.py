@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.billing.dimensions import NAMED, PRESETS
+from proxy.billing.dimensions import NAMED, PRESETS, VALUE_CHARS_MAX
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, ApiKey, expires_at_from
-from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage
+from proxy.billing.limits import BUDGET_NUSD_MAX, Limits, OnExhausted, OnStoreOutage
 from proxy.billing.money import usd_text
 from proxy.cli.common import (
     Failure,
@@ -29,7 +29,7 @@ from proxy.cli.common import (
 )
 from proxy.cli.limit_options import account_json, add_limits, key_json, limit_changes, paid_json
 from proxy.cli.output import add_list_options, print_list, print_object
-from proxy.cli.values import NAME, NONE, TAG, byok_terms, dimension_value, duration_or_now, lifetime
+from proxy.cli.values import NAME, NONE, TAG, Printable, Usd, byok_terms, dimension_value, duration_or_now, lifetime
 from proxy.foundation.ids import new_id
 from proxy.settings.variables import variable
 
@@ -90,14 +90,15 @@ def _add_narrow(keys: Any) -> None:
     words = "make a key that may do less than the one in the variable TOKENWEIR_KEY, without the proxy"
     narrow = add_command(keys, "narrow", words, _narrow)
     narrow.add_argument("--model", action="append", metavar="MODEL", help="allow only this model; repeatable")
-    words = "the most that the new key and all keys made from it may spend together, in USD"
-    narrow.add_argument("--usd", metavar="2.50", help=words)
+    words = "the most that the new key and all keys made from it may spend together: 2.50"
+    narrow.add_argument("--usd", type=Usd(0, BUDGET_NUSD_MAX), metavar="USD", help=words)
     words = "lifetime of the new key, or a date: 2027-01-31 (from its beginning in UTC, the key is not valid)"
     narrow.add_argument("--expires", type=lifetime, metavar="1h", help=words)
     for name in NAMED:
         words = f"all requests with the new key count for this {name.replace('_', ' ')}"
         option = f"--{name.replace('_', '-')}"
-        narrow.add_argument(option, dest=f"dimension_{name}", metavar="NAME", help=words)  # `run` is the command
+        dest = f"dimension_{name}"  # `run` is the command
+        narrow.add_argument(option, type=Printable(VALUE_CHARS_MAX), dest=dest, metavar="NAME", help=words)
     words = "do not allow files, batches and stored responses, which include those of the parent key"
     narrow.add_argument("--no-stored", action="store_true", help=words)
     words = "name that distinguishes the new key and its cap from others (default with --usd: random)"
@@ -199,7 +200,7 @@ def _narrow(options: argparse.Namespace) -> None:
         "name": options.name or (secrets.token_hex(8) if options.usd is not None else None),
         "models": ",".join(options.model) if options.model else None,
         "expires": iso_utc(at) if (at := _end(options.expires)) is not None else None,
-        "usd": options.usd,
+        "usd": None if options.usd is None else usd_text(options.usd),
         "stored": NONE if options.no_stored else None,
         **{name: getattr(options, f"dimension_{name}") for name in NAMED},
     }

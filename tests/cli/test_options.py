@@ -173,6 +173,7 @@ WITHOUT_JSON = {
     "demo": "runs until it has shown everything",
     "export": "writes in the formats of other programs",
     "init": "writes a file",
+    "keys narrow": "prints one secret alone",
     "keys pepper": "prints one secret alone",
     "serve": "runs until it is stopped",
     "statement": "has --format json",

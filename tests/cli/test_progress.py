@@ -87,7 +87,7 @@ def test_an_error_removes_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     ("command", "line"),
     [
         (("backup", "copies"), "copying: 0 of 0 MB"),
-        (("reconcile",), "checking dead letters: 16 of 17 checks"),
+        (("reconcile",), "checking dead letters: 17 of 18 checks"),
         (("export",), "exporting: 4 of 4 entries"),
         (("rerate", "--model", "tera-large", "--since", "2001-01-01"), "rerating: 4 exchanges"),
     ],
