@@ -135,6 +135,18 @@ def test_the_end_of_an_idle_ledger(book: Book) -> None:
 
 
 @on_sqlite
+def test_a_series_that_is_revoked_between_two_of_its_grants(book: Book) -> None:
+    made = book.grant(recurs="calendar_month", lasts_s=3_600)
+    book.wait(DAY_S)
+    book.post()
+    book.grants.revoke(made.grant.grant_id)
+    book.wait(40 * DAY_S)
+    book.post()
+    book.charge(1)
+    assert (book.amounts(), book.credit()) == ([(10, 0, 10)], 0)
+
+
+@on_sqlite
 def test_who_charges_in_the_first_second_burns_the_next_grant(book: Book) -> None:
     """It is settled before the entry of the grant is posted."""
     book.grant(recurs="calendar_day")
@@ -155,8 +167,14 @@ def test_each_level_has_its_own_grants(book: Book) -> None:
     book.wait(1)
     book.charge(4, key_id="key-2")
     assert [book.amounts(one)[0][1] for one in SCOPES] == [0, 4, 4]
-    book.charge(4)
+    of = book.charge(4)
     assert [book.amounts(one)[0][1] for one in SCOPES] == [3, 5, 8]
+    while burn(book.engine):
+        pass
+    book.charge(-2, of=of)
+    assert [book.amounts(one)[0][1] for one in SCOPES] == [2, 5, 6], "gives back at each level what was burned there"
+    while burn(book.engine):
+        pass
     assert book.wrong() == []
 
 
