@@ -1,7 +1,7 @@
-"""Detects prepaid balances that become low.
+"""Finds prepaid balances that become low.
 
-Invariant: while a balance is low, `budget_alerts` has one row for it, whichever process detects it and however often;
-the row is deleted when the balance is no longer low. So each time a balance becomes low makes one alert.
+Invariant: while a balance is low, `budget_alerts` has one row for it, whichever process finds it and however often; the
+row is deleted when the balance is no longer low. So there is one alert each time a balance becomes low.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LowBalances:
         observer: ThresholdObserver,
         in_thread: InThread = asyncio.to_thread,
     ) -> None:
-        """`low_nusd`: a balance below is low; None: none is."""
+        """`low_nusd`: a balance below this amount is low; None: no balance is low."""
         self._engine, self._unix_time = engine, unix_time
         self._observer, self._in_thread = observer, in_thread
         self._low_nusd = low_nusd
@@ -54,7 +54,7 @@ class LowBalances:
         self._known.clear()
 
     async def check(self, states: Sequence[CounterState]) -> None:
-        """Record the alerts of these counters, whose spend has changed. What is reserved is not spent. Idempotent.
+        """Record the alerts of these counters, whose spend has changed. Reserved amounts are not spent. Idempotent.
         Raises LedgerUnavailable."""
         if (low_nusd := self._low_nusd) is None:
             return

@@ -31,7 +31,7 @@ THRESHOLDS = (50, 80, 100)
 """in percent of a budget"""
 
 LOW_BALANCE = 0
-"""in place of a threshold: a prepaid balance is low, see low_balance.py"""
+"""stored instead of a threshold if a prepaid balance is low, see low_balance.py"""
 
 OPEN, SENT, GIVEN_UP = "open", "sent", "given_up"
 """states of an alert: to be delivered; delivered; abandoned"""
@@ -81,11 +81,11 @@ class Alert(msgspec.Struct, frozen=True):
     threshold: int
     """percent, or LOW_BALANCE"""
     since: float
-    """start of the window; 0: lifetime. Of a low balance: the time of detection"""
+    """start of the window; 0: lifetime. For a low balance: the time of detection"""
     spent_nusd: Nusd
-    """spend at the time of detection; of a low balance: less the credit"""
+    """spend at the time of detection; for a low balance: spend less credit"""
     budget_nusd: Nusd
-    """of a low balance: the amount below which it is low"""
+    """the budget; for a low balance: the amount below which the balance is low"""
     created_at: float
     state: str
     tries: int
@@ -165,8 +165,8 @@ def end_wait(engine: Engine, now: float) -> None:
 
 def forget(engine: Engine, before: float, now: float) -> int:
     """Delete the alerts created before `before` (Unix seconds) that are sent or abandoned, and return their number.
-    Alerts of the current window stay, so that no threshold is reported twice, and so do those of balances that are
-    still low. Raises LedgerUnavailable."""
+    Alerts of the current window and of balances that are still low stay, so that none is reported twice. Raises
+    LedgerUnavailable."""
     over = (_COLUMNS.created_at < before, _COLUMNS.state != OPEN, _COLUMNS.threshold != LOW_BALANCE)
     query = select(_COLUMNS.alert_id, _COLUMNS.scope_id, _COLUMNS.since).where(*over)
     with reading(engine) as connection:

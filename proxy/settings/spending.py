@@ -70,7 +70,7 @@ class AlertSettings:
     secret: Secret | None = setting(secret(), "HMAC-SHA256 key of its signature", default=None)
     balance_low_nusd: Nusd | None = setting(
         usd(BALANCE_USD_MAX),
-        "prepaid keys and accounts with less left make an alert, once each time that the balance falls below",
+        "send an alert each time that the balance of a prepaid key or account falls below this amount",
         default=None,
         name="balance_low_usd",
     )

@@ -82,8 +82,8 @@ class LedgerFollowing:
         low_nusd: Nusd | None = None,
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
-        """`low_nusd`: prepaid balances below are low. `on_settled`: called with exchanges that are in all spend
-        totals."""
+        """`low_nusd`: prepaid balances below this amount are low. `on_settled`: called with exchanges that are in all
+        spend totals."""
         self._engine, self._in_thread = engine, in_thread
         observer = ThresholdObserver(metrics.budgets)
         self._thresholds = Thresholds(engine, unix_time=time.time, observer=observer, in_thread=in_thread)
