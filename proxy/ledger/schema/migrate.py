@@ -24,7 +24,7 @@ from proxy.ledger.schema.partitions import add_partitions, missing_partitions
 from proxy.ledger.schema.tables import metadata
 from proxy.migrations.steps import LOCK_TIMEOUT, RETRY_S, retried
 from proxy.storage.database import Lock, is_shared, opened, reading, try_hold, writing
-from proxy.storage.postgres import is_postgres, remove_time_limits, require_suitable
+from proxy.storage.postgres import remove_time_limits, require_suitable
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -50,24 +50,29 @@ def migrate(url: str, say: Say = lambda _line: None) -> None:
     Raises LedgerUnavailable, LedgerUrlError, NewerDatabaseError, UnsuitableDatabaseError.
     """
     with opened(url) as engine:
-        with reading(engine) as connection:
-            if is_shared(connection):
-                require_suitable(connection)
-            ready = is_newest(connection) and not missing_partitions(connection, time.time())
-        if not ready:
-            upgrade = _upgrade_shared if is_postgres(url) else _upgrade_file
-            upgrade(engine, say)
+        _migrate(engine, say)
 
 
-def require_current(url: str) -> None:
+def _migrate(engine: Engine, say: Say = lambda _line: None) -> None:
+    with reading(engine) as connection:
+        if is_shared(connection):
+            require_suitable(connection)
+        ready = is_newest(connection) and not missing_partitions(connection, time.time())
+    if not ready:
+        upgrade = _upgrade_shared if is_shared(engine) else _upgrade_file
+        upgrade(engine, say)
+        engine.dispose()  # an upgrade may leave its connection with other settings
+
+
+def require_current(engine: Engine) -> None:
     """Check that this version can use the ledger; a SQLite file is upgraded.
 
     Raises LedgerUnavailable, OutdatedLedgerError, NewerDatabaseError, UnsuitableDatabaseError.
     """
-    if not is_postgres(url):
-        migrate(url)
+    if not is_shared(engine):
+        _migrate(engine)
         return
-    with opened(url) as engine, reading(engine) as connection:
+    with reading(engine) as connection:
         require_suitable(connection)
         if not is_newest(connection):
             revision = _revision(connection)

@@ -65,12 +65,15 @@ class LedgerStores:
     @classmethod
     def open(cls, settings: Settings) -> LedgerStores:
         """Open the stores for a command. Raises LedgerUnavailable, OutdatedLedgerError, NewerDatabaseError."""
-        url = ledger_url(settings)
-        require_current(url)
-        engine = open_engine(url)
-        # Without a worker, no other process does it. A replica cannot be written, and is read up to its own time.
-        with suppress(LedgerUnavailable):
-            level_clocks(engine)
+        engine = open_engine(ledger_url(settings))
+        try:
+            require_current(engine)
+            # Without a worker, no other process does it. A replica cannot be written, and is read up to its own time.
+            with suppress(LedgerUnavailable):
+                level_clocks(engine)
+        except BaseException:
+            engine.dispose()
+            raise
         return cls(settings, engine)
 
     def pepper(self) -> bytes:
@@ -94,12 +97,11 @@ class LedgerStores:
 async def open_ledger(settings: Settings, waiting: Waiting) -> AsyncIterator[tuple[LedgerStores, InThread]]:
     """Open the stores of a server, and the threads for their calls, as soon as the ledger can be reached and has this
     version. Raises NewerDatabaseError; LedgerUnavailable, if it is a file of this machine."""
-    url = ledger_url(settings)
-    stores = LedgerStores(settings, open_engine(url))  # connects at the first call
+    stores = LedgerStores(settings, open_engine(ledger_url(settings)))  # connects at the first call
     threads = BoundedExecutor(LEDGER_THREADS, name="ledger")
     try:
         absent = (OutdatedLedgerError,) if settings.ledger is None else (OutdatedLedgerError, LedgerUnavailable)
-        check = partial(threads.run, require_current, url)
+        check = partial(threads.run, require_current, stores.engine)
         await until_there(check, waiting, absent=absent, what="the ledger of this version")
         yield stores, threads.run
     finally:
