@@ -9,14 +9,14 @@ import hypothesis
 from hypothesis.internal.conjecture import providers
 
 AT_RANDOM = os.environ.get("HYPOTHESIS_PROFILE") == "random"
-_FEWEST = 10
+_FEWEST = 7
 # Of faults at random. Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 
 
 def examples(count: int) -> int:
-    """Of a test that tries `count` in `make faults`: a tenth of them in the gate, and some."""
-    return count if AT_RANDOM else max(count // 10, min(count, _FEWEST))
+    """Of a test that tries `count` in `make faults`: a fifteenth of them in the gate, and some."""
+    return count if AT_RANDOM else max(count // 15, min(count, _FEWEST))
 
 
 def repeats(count: int, *, gate: int) -> int:
