@@ -66,6 +66,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """when the series was created, by the ledger's clock"""
     revoked_at: float | None = None
     """by the ledger's clock"""
+    next_at: float | None = None
+    """when the next grant of the series begins; None: never, or it is stored. It is computed once, because data of time
+    zones change."""
 
     @property
     def ends_at(self) -> float:
@@ -168,15 +171,12 @@ class Waterfall:
 
 def following(grant: Grant) -> Grant | None:
     """The next grant of the series; None: there is none. `grant`: the last one so far."""
-    if grant.recurs is None:
-        return None
-    begins_at = _next_window(grant)
-    if grant.revoked_at is not None and grant.revoked_at <= begins_at:
+    if grant.next_at is None or _or_never(grant.revoked_at) <= grant.next_at:
         return None
     number = grant.number + 1
-    return _with_expiry(
+    return _with_end(
         structs.replace(
-            grant, grant_id=f"{grant.series_id}_{number}", number=number, begins_at=begins_at, revoked_at=None
+            grant, grant_id=f"{grant.series_id}_{number}", number=number, begins_at=grant.next_at, revoked_at=None
         )
     )
 
@@ -224,7 +224,7 @@ def new_grant(
             checked_time_zone(time_zone)
         except ValueError as wrong:
             raise GrantError(f"time_zone: {wrong}") from None
-    return _with_expiry(
+    return _with_end(
         Grant(
             grant_id=grant_id, series_id=grant_id, number=1, scope_id=scope_id, scope_name=scope_name, name=name,
             nusd=nusd, begins_at=round(begins, _PLACES),
@@ -239,19 +239,13 @@ def _check(is_valid: bool, message: str) -> None:
         raise GrantError(message)
 
 
-def _with_expiry(grant: Grant) -> Grant:
+def _with_end(grant: Grant) -> Grant:
+    """With the times that follow from its beginning."""
+    next_at = None if grant.recurs is None else window_end(grant.recurs, grant.time_zone, 0.0, grant.begins_at)
+    expires_at = grant.expires_at if grant.recurs is None else next_at
     if grant.lasts_s is not None:
-        return structs.replace(grant, expires_at=round(grant.begins_at + grant.lasts_s, _PLACES))
-    if grant.recurs is not None:
-        return structs.replace(grant, expires_at=_next_window(grant))
-    return grant
-
-
-def _next_window(grant: Grant) -> float:
-    assert grant.recurs is not None
-    end = window_end(grant.recurs, grant.time_zone, 0.0, grant.begins_at)
-    assert end is not None
-    return end
+        expires_at = round(grant.begins_at + grant.lasts_s, _PLACES)
+    return structs.replace(grant, expires_at=expires_at, next_at=next_at)
 
 
 def _or_never(at: float | None) -> float:

@@ -17,7 +17,7 @@ from proxy.billing.entries import EntryKind
 from proxy.billing.grants import GrantState, MoveKind
 from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.archive.archives import archived_until, not_archived
-from proxy.ledger.grants.burning import Burning, charges, has_grants, settled_between
+from proxy.ledger.grants.burning import Burning, charges, has_any, has_grants, settled_between
 from proxy.ledger.grants.rows import read_states
 from proxy.ledger.schema.partitions import first_id
 from proxy.ledger.schema.tables import grant_clock, grant_moves, grants, ledger_entries
@@ -40,7 +40,7 @@ def grants_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
     """The amounts of a grant are the sums of its moves; granted and expired amounts are entries; burned amounts follow
     from the charges. Cheap without grants."""
     result = CheckResult()
-    if connection.execute(select(exists(select(grants)))).scalar():
+    if has_any(connection):
         _check_amounts(connection, result)
         _check_entries(connection, scope, result)
         _check_burns(connection, scope, result)

@@ -64,9 +64,14 @@ def burn_until(connection: Connection, until: float) -> None:
     connection.execute(update(grant_clock).values(settled_at=until))
 
 
+def has_any(connection: Connection) -> bool:
+    """True if there is a grant, whatever its time."""
+    return bool(connection.execute(select(exists(select(grants)))).scalar())
+
+
 def burn_between(connection: Connection, after: float, until: float) -> None:
     """Burn with the entries that were settled after `after`, until `until`; Unix seconds."""
-    if not connection.execute(select(exists(select(grants)))).scalar():
+    if not has_any(connection):
         return
     begin_due(connection, until)
     rows = connection.execute(charges(connection, settled_between(after, until), has_grants())).all()

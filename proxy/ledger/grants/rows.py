@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, update
 
-from proxy.billing.grants import Grant, GrantState, MoveKind, following, upcoming
+from proxy.billing.grants import Grant, GrantState, MoveKind, upcoming
 from proxy.billing.money import Nusd
 from proxy.ledger.schema.tables import grant_moves, grants
 
@@ -50,8 +50,7 @@ def begin_due(connection: Connection, until: float) -> None:
     """Insert the grants of series that begin at or before `until`; Unix seconds."""
     for state in read_states(connection, _GRANTS.next_at <= until):
         last = state.grant
-        of_last = _GRANTS.grant_id == last.grant_id
-        connection.execute(update(grants).where(of_last).values(next_at=None))
+        connection.execute(update(grants).where(_GRANTS.grant_id == last.grant_id).values(next_at=None))
         insert_grants(connection, list(upcoming(last, until)))
 
 
@@ -59,10 +58,10 @@ def insert_grants(connection: Connection, new: Sequence[Grant]) -> None:
     """Insert grants of a series, in their order, of which no amount was moved."""
     if not new:
         return
-    nothing = {"granted_nusd": 0, "burned_nusd": 0, "expired_nusd": 0, "entries": 0, "next_at": None}
+    nothing = {"granted_nusd": 0, "burned_nusd": 0, "expired_nusd": 0, "entries": 0}
     rows = [{**_row_of(one), **nothing} for one in new]
-    after = following(new[-1])
-    rows[-1]["next_at"] = None if after is None else after.begins_at
+    for one in rows[:-1]:
+        one["next_at"] = None
     connection.execute(insert(grants), rows)
 
 

@@ -27,7 +27,7 @@ from proxy.billing.money import Nusd
 from proxy.foundation.names import UnknownNameError
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.archive.archives import archived_until
-from proxy.ledger.grants.burning import burn, burn_until, current_states
+from proxy.ledger.grants.burning import burn, burn_until, current_states, has_any
 from proxy.ledger.grants.rows import Move, begin_due, insert_grants, insert_moves, read_states
 from proxy.ledger.schema.tables import grant_moves, grants
 from proxy.ledger.settling.clock import settled_until
@@ -99,6 +99,9 @@ class GrantStore:
     def post_due(self) -> bool:
         """Burn with all settled entries, and post the entries that are due. Returns True if there may be more.
         Idempotent."""
+        with reading(self._engine) as connection:
+            if not has_any(connection):
+                return False
         self._burn_all()
         with reading(self._engine) as connection:
             if not _is_due(connection, max(self._clock(), settled_until(connection))):

@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, delete, event, insert, update
 
+from proxy.billing import grants as grants_of_billing
+from proxy.billing import windows
 from proxy.billing.entries import EntryKind
 from proxy.billing.grants import GrantError
 from proxy.billing.period import month_of
@@ -144,6 +146,19 @@ def test_a_series_that_is_revoked_between_two_of_its_grants(book: Book) -> None:
     book.post()
     book.charge(1)
     assert (book.amounts(), book.credit()) == ([(10, 0, 10)], 0)
+
+
+@on_sqlite
+def test_new_data_of_time_zones_leave_no_gap(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A country no longer changes its clocks: the window that has begun ends as it was granted."""
+    first = book.grant(recurs="calendar_day", time_zone="Europe/Berlin").grant
+    end = windows.window_end
+    monkeypatch.setattr(grants_of_billing, "window_end", lambda *of: (end(*of) or 0.0) + 3_600)
+    book.wait(2 * DAY_S)
+    book.post()
+    second, third = (one.grant for one in book.grants.every("key-1")[1:])
+    assert (first.expires_at, second.expires_at) == (second.begins_at, third.begins_at)
+    assert (first.expires_at, book.wrong()) == (end("calendar_day", "Europe/Berlin", 0.0, first.begins_at), [])
 
 
 @on_sqlite
