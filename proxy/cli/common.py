@@ -74,10 +74,10 @@ def with_commands(commands: Any, name: str, help_text: str) -> Any:
 def command_for_one(
     commands: Any, kind: str, name: str, help_text: str, run: Command, *, audited: bool = True, quiet: str = ""
 ) -> argparse.ArgumentParser:
-    """Add a command for one existing key or account (`kind`). `audited`: False if the command changes no data. `quiet`:
-    see `output.print_object`."""
+    """Add a command for one existing key, account, … (`kind`). `audited`: False if the command changes no data.
+    `quiet`: see `output.print_object`."""
     parser = with_config(commands, name, help_text, run, action=f"{kind}.{name}" if audited else None, quiet=quiet)
-    parser.add_argument(kind, metavar="KEY_ID|ALIAS" if kind == "key" else "ID|NAME")
+    parser.add_argument(kind, metavar={"key": "KEY_ID|ALIAS", "grant": "GRANT_ID"}.get(kind, "ID|NAME"))
     return parser
 
 

@@ -43,8 +43,8 @@ def add_commands(commands: Any) -> None:
     add.add_argument("file", type=Path, metavar="FILE")
     words = "format of the file (default: by its name); otlp: OpenTelemetry logs as JSON lines"
     add.add_argument("--format", choices=_FORMATS, help=words)
-    add.add_argument("--key", metavar="KEY_ID|ALIAS", help="the key of rows that name none")
-    words = "the provider of rows that name none (default: the first one that is configured for the model)"
+    add.add_argument("--key", metavar="KEY_ID|ALIAS", help="the key of rows that name no key")
+    words = "the provider of rows that name no provider (default: the first one that is configured for the model)"
     add.add_argument("--provider", metavar="NAME", help=words)
     words = "bill the cost that rows state (default: only if the model has no price)"
     add.add_argument("--stated-cost", action="store_true", help=words)

@@ -92,7 +92,7 @@ def _add_narrow(keys: Any) -> None:
     narrow.add_argument("--model", action="append", metavar="MODEL", help="allow only this model; repeatable")
     words = "the most that the new key and all keys made from it may spend together: 2.50"
     narrow.add_argument("--usd", type=Usd(0, BUDGET_NUSD_MAX), metavar="USD", help=words)
-    words = "lifetime of the new key, or a date: 2027-01-31 (from its beginning in UTC, the key is not valid)"
+    words = "lifetime of the new key, or the first day (UTC) on which it is not valid: 2027-01-31"
     narrow.add_argument("--expires", type=lifetime, metavar="1h", help=words)
     for name in NAMED:
         words = f"all requests with the new key count for this {name.replace('_', ' ')}"

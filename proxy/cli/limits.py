@@ -93,7 +93,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         type=NAME,
         metavar="MODEL",
         default=argparse.SUPPRESS,
-        help="answer a request that this limit refuses with this model instead, not one of --model; none: refuse it",
+        help="model, not one of --model, that answers the requests that this limit refuses; none: they are refused",
     )
     add_limits(parser, of_rule=True)
 
