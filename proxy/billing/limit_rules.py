@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from proxy.billing.dimensions import RUN, Dimensions
-from proxy.billing.limits import Limits, Scope
+from proxy.billing.limits import Limits, Scope, scope_of
 from proxy.billing.money import Nusd
 from proxy.billing.windows import LIFETIME
 
@@ -140,7 +140,7 @@ def missing_dimension(
 
 def rule_of(counter_id: str) -> str | None:
     """The id of the rule of a counter; None: it is the counter of a key or an account."""
-    rule_id, slash, _ = counter_id.partition("/")
+    rule_id, slash, _ = scope_of(counter_id).partition("/")
     is_rule = rule_id.startswith(f"{RULE_ID}_") or (slash and rule_id in CLIENT_RULES)
     return rule_id if is_rule else None
 
@@ -158,7 +158,7 @@ def key_of(rule: LimitRule, counter_id: str) -> str | None:
 
 
 def _split(rule: LimitRule, counter_id: str) -> dict[str, str]:
-    _, _, values = counter_id.partition("/")
+    _, _, values = scope_of(counter_id).partition("/")
     return dict(zip(rule.split_by, values.split(","), strict=False)) if values else {}
 
 

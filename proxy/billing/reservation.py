@@ -7,6 +7,7 @@ entry. So every exchange counts exactly once at any moment, and all of this can 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -15,11 +16,15 @@ from proxy.billing.limits import LimitCounter
 
 RATE_WINDOW_S = 60
 
+NO_AMOUNTS: Mapping[str, int] = {}
+"""at counters of quotas: there are none"""
+
 
 class DenialReason(StrEnum):
     """The bound of a limit counter that the request would exceed."""
 
     MONEY = "money"
+    """or what the counter of a quota counts"""
     REQUESTS = "requests"
     TOKENS = "tokens"
     PARALLEL = "parallel"
@@ -38,6 +43,17 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
     """tokens of prompt and completion: an upper bound, then the actual number"""
     at: float = 0.0
     """Unix seconds of admission, in the windows of all counters; 0: the store sets it by its clock"""
+    amounts: Mapping[str, int] = {}
+    """id of the counter of a quota → what is reserved there, in place of `nusd`"""
+
+    def amount_at(self, counter: LimitCounter) -> int:
+        """What is reserved at one of the counters: nUSD; of a quota, what it measures."""
+        return self.amounts.get(counter.counter_id, self.nusd) if self.amounts else self.nusd
+
+    @property
+    def is_free(self) -> bool:
+        """True if nothing is reserved at any counter."""
+        return not self.nusd and not any(self.amounts.values())
 
 
 class LimitLevel(msgspec.Struct, frozen=True, gc=False):
@@ -66,10 +82,10 @@ class Denied(msgspec.Struct, frozen=True, gc=False):
     retry_after_s: float | None
     """seconds > 0 until the request may pass; None: waiting alone does not help, or unknown"""
     levels: tuple[LimitLevel, ...]
-    spent_nusd: int | None = None
-    """spend of the counter, if money is the reason; None: unknown, or another reason"""
-    reserved_nusd: int = 0
-    """reservations of the counter, if `spent_nusd` is known"""
+    spent: int | None = None
+    """what the counter has counted in its window, if that is the reason; None: unknown, or another reason"""
+    reserved: int = 0
+    """reservations of the counter, if `spent` is known"""
 
 
 class Unseeded(msgspec.Struct, frozen=True, gc=False):
@@ -82,11 +98,12 @@ Verdict = Granted | Denied | Unseeded
 
 
 class SpendTotal(msgspec.Struct, frozen=True, gc=False):
-    """Spend according to the ledger, including all entries settled up to `as_of_us`."""
+    """What a counter counts, according to the ledger, including all entries settled up to `as_of_us`."""
 
     counter_id: str
     since: float
-    nusd: int
+    amount: int
+    """nUSD; of a quota, what it measures"""
     as_of_us: int
     """Unix time in µs, by the ledger's clock"""
 
@@ -102,10 +119,16 @@ class SpendDelta(msgspec.Struct, frozen=True, gc=False):
     """added to `spent`; negative for a top-up, or for a correction downwards"""
     counter_ids: tuple[str, ...]
     """the counters it is added to"""
+    amounts: Mapping[str, int] = {}
+    """id of the counter of a quota → what is added there"""
+
+    def amount_at(self, counter_id: str) -> int:
+        """What is added at a counter."""
+        return self.nusd if counter_id in self.counter_ids else self.amounts.get(counter_id, 0)
 
 
 class CounterState(msgspec.Struct, frozen=True, gc=False):
-    """The state of a limit counter. Money: nUSD."""
+    """The state of a limit counter. Amounts: nUSD; of a quota, what it measures."""
 
     counter_id: str
     since: float

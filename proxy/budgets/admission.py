@@ -12,15 +12,26 @@ wait for the ledger: a ledger that hangs delays no release.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 from msgspec import structs
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import LimitCounter, OnStoreOutage, ResolvedLimits, Scope, resolve_limits
-from proxy.billing.reservation import DenialReason, Denied, Granted, LimitLevel, Reservation, Unseeded
+from proxy.billing.limits import (
+    NOTHING_MEASURED,
+    LimitCounter,
+    Measured,
+    OnStoreOutage,
+    ResolvedLimits,
+    Scope,
+    amounts_at,
+    measured,
+    resolve_limits,
+)
+from proxy.billing.reservation import NO_AMOUNTS, DenialReason, Denied, Granted, LimitLevel, Reservation, Unseeded
 from proxy.budgets.observers import AdmissionObserver
 from proxy.budgets.outage_allowance import OutageAllowance
 from proxy.budgets.store import BudgetsIncomplete, BudgetStore, BudgetsUnavailable, OwnReservations
@@ -43,6 +54,7 @@ COUNTED_S = 3.0
 # The longest wait of a client for a read of the ledger.
 ANSWER_S = 5.0
 _UNLIMITED = resolve_limits((), 0.0)
+_ONE_REQUEST = partial(measured, 1, 0, 0)
 
 
 class OpenReservation:
@@ -69,8 +81,17 @@ class OpenReservation:
         """Record the cost so far. Called often: does nothing until the cost exceeds the reservation."""
         if nusd > self.reserved.nusd and self.reserved.counters and not self._growing:
             self._growing = True
-            # A quarter more, so that a long stream does not call the store for every event.
-            self.reserved = structs.replace(self.reserved, nusd=nusd + nusd // 4)
+            self.reserved = structs.replace(self.reserved, nusd=_with_more(nusd))
+            self._admission.grow(self)
+
+    def grow_quotas(self, so_far: Measured) -> None:
+        """Record the tokens so far, as `grow` the cost."""
+        reserved = self.reserved
+        amounts = amounts_at(reserved.counters, so_far)
+        if not self._growing and any(amount > reserved.amounts[one] for one, amount in amounts.items()):
+            self._growing = True
+            more = {one: max(_with_more(amount), reserved.amounts[one]) for one, amount in amounts.items()}
+            self.reserved = structs.replace(reserved, amounts=more)
             self._admission.grow(self)
 
     def grown(self, *, fits: bool) -> None:
@@ -80,11 +101,13 @@ class OpenReservation:
             on_short, self.on_short = self.on_short, None
             on_short()
 
-    def close(self, nusd: int, tokens: int) -> None:
-        """Record the end of the exchange, and its charge."""
+    def close(self, nusd: int, tokens: int, counted: Measured = NOTHING_MEASURED) -> None:
+        """Record the end of the exchange, its charge, and what counts at quotas."""
         self.on_short = None
-        if self.reserved.counters:
-            self._admission.close(self, nusd, tokens)
+        reserved = self.reserved
+        if reserved.counters:
+            amounts = amounts_at(reserved.counters, counted) if reserved.amounts else NO_AMOUNTS
+            self._admission.close(self, nusd, tokens, amounts)
 
 
 class ClosedReservations(dict[str, Reservation]):
@@ -160,13 +183,22 @@ class Admission:
     # -- before an exchange
 
     async def admit(
-        self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
+        self,
+        key: ApiKey,
+        scopes: Sequence[Scope],
+        exchange_id: str,
+        *,
+        nusd: int,
+        tokens: int,
+        at_quotas: Callable[[], Measured] = _ONE_REQUEST,
     ) -> OpenReservation | Denied:
-        """Reserve the amounts at every level, or at none. `scopes`: the levels with limits."""
+        """Reserve the amounts at every level, or at none. `scopes`: the levels with limits. `at_quotas`: called if some
+        have quotas."""
         now = self._store.time()
         resolved = self._resolve(key, scopes, now) if scopes else _UNLIMITED
         # A key that was made by a clock that is ahead has not begun: what is spent must count nevertheless.
-        reserved = Reservation(exchange_id, resolved.counters, nusd, tokens, max(now, resolved.since))
+        amounts = amounts_at(resolved.quotas, at_quotas()) if resolved.quotas else NO_AMOUNTS
+        reserved = Reservation(exchange_id, resolved.counters, nusd, tokens, max(now, resolved.since), amounts)
         if not resolved.counters:
             return OpenReservation(self, reserved, (), spends=False)
         verdict = await self._reserve(reserved)
@@ -268,20 +300,21 @@ class Admission:
             reserved = reservation.reserved
             fits = True  # during an outage, running exchanges continue
             try:
-                fits = await self._store.grow(reserved.exchange_id, reserved.nusd)
+                fits = await self._store.grow(reserved.exchange_id, reserved.nusd, reserved.amounts)
             except OSError as error:
                 self._failed(error)
             reservation.grown(fits=fits)
 
-    def close(self, reservation: OpenReservation, nusd: int, tokens: int) -> None:
-        """Record the end of an exchange, and its charge."""
+    def close(
+        self, reservation: OpenReservation, nusd: int, tokens: int, amounts: Mapping[str, int] = NO_AMOUNTS
+    ) -> None:
+        """Record the end of an exchange, its charge, and its amounts at the counters of quotas."""
         reserved = reservation.reserved
         if self._open.pop(reserved.exchange_id, None) is None:
             return
-        ended = Reservation(
-            reserved.exchange_id, reserved.counters, nusd if reservation.spends else 0, tokens, reserved.at
-        )
-        if ended.nusd:
+        charged = nusd if reservation.spends else 0
+        ended = Reservation(reserved.exchange_id, reserved.counters, charged, tokens, reserved.at, amounts)
+        if charged or not ended.is_free:
             self._closed[reserved.exchange_id] = ended
         if reservation.allowed_nusd is not None:
             self._allowance.settle(reservation.allowed_nusd, ended.nusd)
@@ -438,4 +471,9 @@ class Admission:
 
 def _uncharged(reserved: Reservation) -> Reservation:
     """The reservation of an exchange that ended without a charge."""
-    return structs.replace(reserved, nusd=0, tokens=0)
+    return structs.replace(reserved, nusd=0, tokens=0, amounts=dict.fromkeys(reserved.amounts, 0))
+
+
+def _with_more(amount: int) -> int:
+    """A quarter more, so that a long stream does not call the store for every event."""
+    return amount + amount // 4

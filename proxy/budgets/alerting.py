@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Engine
 
+from proxy.billing.limits import scope_of
 from proxy.billing.reservation import CounterState
 from proxy.budgets.observers import ThresholdObserver
 from proxy.budgets.thresholds import Alert, reached, record_new
-from proxy.ledger.settling import spend
 from proxy.storage.executor import InThread
 
 # Alerts that a process remembers, so that it does not read each of them from the ledger again at every check.
@@ -36,7 +36,7 @@ class Thresholds:
 
     async def check(self, states: Sequence[CounterState]) -> None:
         """Record the alerts of these counters, whose spend has grown. Idempotent. Raises LedgerUnavailable."""
-        budgets = [state for state in states if state.spent and spend.scope_of(state.counter_id) == state.counter_id]
+        budgets = [state for state in states if state.spent and scope_of(state.counter_id) == state.counter_id]
         if budgets:
             for alert in await self._in_thread(self._record, budgets, self._unix_time()):
                 self._observer.noticed(alert)

@@ -39,9 +39,9 @@ class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.spent_nusd / self.limit_nusd, 6) if self.limit_nusd > 0 else 1.0
 
 
-def window_state(counter: CounterState, subject: Subject) -> BudgetState | None:
-    """The budget of the subject's own counter; None without a money limit."""
-    limit = subject.limits.budget_nusd
+def window_state(counter: CounterState, subject: Subject, now: float) -> BudgetState | None:
+    """The budget of the subject's own counter at `now` (Unix seconds); None without a money limit."""
+    limit = subject.limits.budget_at(now)
     if limit is None:
         return None
     return BudgetState(

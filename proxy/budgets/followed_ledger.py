@@ -43,6 +43,16 @@ class FollowedLedger:
         page: tuple[list[SpendDelta], int, int] = await self._in_thread(spend.changes, self._engine, after_us, limit)
         return page
 
+    async def watched(self, counter_ids: Collection[str] | None, now: float) -> list[SeedRequest]:
+        """Those of the counters whose rules only alert, in the windows that contain `now`; None: one for each rule."""
+        found: list[SeedRequest] = await self._in_thread(spend.watched, self._engine, counter_ids, now)
+        return found
+
+    async def followed(self, counter_ids: Collection[str]) -> list[str]:
+        """The counters without those of deleted rules."""
+        found: list[str] = await self._in_thread(spend.followed, self._engine, counter_ids)
+        return found
+
     async def settled(self, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
         """The exchanges whose terminal entries were settled by `until_us`; None: at any time."""
         settled: set[str] = await self._in_thread(spend.settled, self._engine, exchange_ids, until_us)

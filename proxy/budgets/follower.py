@@ -120,6 +120,8 @@ class Follower:
         If the ledger's clock went back, or its server began another history, the ledger may lack counted entries, and
         they may be settled again at any time: all spend totals are dropped.
         """
+        if await self._store.cursor() is None:
+            await self._seed_watched(None)
         while (cursor := await self._store.cursor()) is not None:
             changes, until_us, ledger_us = await self._ledger.changes(cursor, CHANGES_MAX)
             timeline = await self._ledger.timeline()  # after `changes`: if it is the known one, they are of it
@@ -148,12 +150,23 @@ class Follower:
         reporting, self._unreported = self._unreported, set()
         if reporting:
             try:
+                await self._seed_watched(reporting)
                 await self._on_spent(
                     [one for one in await self._store.counter_states(reporting) if one.spent is not None]
                 )
             except BaseException:
                 self._unreported |= reporting
                 raise
+
+    async def _seed_watched(self, counter_ids: Collection[str] | None) -> None:
+        """Write the ledger's spend of those of the counters that no request seeds, because their rules only alert.
+        None: of one for each such rule, so that the ledger is followed."""
+        watched = await self._ledger.watched(counter_ids, self._store.time())
+        if watched:
+            states = await self._store.counter_states([counter_id for counter_id, _ in watched])
+            seeded = {(one.counter_id, one.since) for one in states if one.spent is not None}
+            for some in batches([one for one in watched if one not in seeded], SUMS_MAX):
+                await self._store.seed(await self._ledger.sums(some))
 
     async def _attempt(self, step: Callable[[], Awaitable[None]]) -> bool:
         """False if the step failed; reported once per outage."""
@@ -251,7 +264,7 @@ class Follower:
     async def measure(self) -> None:
         """Compare the next page of spend totals with the ledger, and report them: a changed budget may have reached a
         threshold without new spend. Raises OSError."""
-        counter_ids, after = await self._store.seeded(self._measured_to, MEASURED_MAX)
+        counter_ids, after = await self._page(self._measured_to)
         self._unreported.update(counter_ids)
         drift = await self._drift(counter_ids)
         self._measured_to = after
@@ -260,14 +273,14 @@ class Follower:
     async def rebuild(self) -> dict[str, int]:
         """Compare all spend totals with the ledger, drop them, and read them again.
 
-        Returns counter id → store minus ledger, in nUSD, without counters that changed during every comparison. Raises
-        OSError.
+        Returns counter id → store minus ledger (nUSD; of a quota, what it measures), without counters that changed
+        during every comparison. Raises OSError.
         """
         drift: dict[str, int] = {}
         windows: list[SeedRequest] = []
         after = None
         while after != "":
-            counter_ids, after = await self._store.seeded(after or "", MEASURED_MAX)
+            counter_ids, after = await self._page(after or "")
             drift |= await self._drift(counter_ids)
             states = await self._store.counter_states(counter_ids)
             windows += [(one.counter_id, one.since) for one in states if one.spent is not None]
@@ -278,9 +291,14 @@ class Follower:
 
     async def _drift(self, counter_ids: Sequence[str]) -> dict[str, int]:
         drift: dict[str, int] = {}
-        for at in range(0, len(counter_ids), SUMS_MAX):
-            drift |= await self._compare(counter_ids[at : at + SUMS_MAX])
+        for some in batches(counter_ids, SUMS_MAX):
+            drift |= await self._compare(some)
         return drift
+
+    async def _page(self, after: str) -> tuple[list[str], str]:
+        """A page of counters to compare, as `BudgetStore.seeded`."""
+        counter_ids, after = await self._store.seeded(after, MEASURED_MAX)
+        return await self._ledger.followed(counter_ids), after
 
     async def _compare(self, counter_ids: Sequence[str]) -> dict[str, int]:
         """Compare counters; those that differ are compared again after following the ledger."""
@@ -324,14 +342,14 @@ class Follower:
 
 
 def _difference(spent: int, total: SpendTotal, later: Sequence[SpendDelta]) -> int:
-    """`spent` minus the ledger's spend at the store's cursor, in nUSD. `later`: the entries after the cursor, which
+    """`spent` minus the ledger's spend at the store's cursor. `later`: the entries after the cursor, which
     `total` includes. Also 0 if `spent` equals the ledger's spend after one of the later transactions: a counter that
     was seeded after the cursor is ahead of it."""
-    counted = [one for one in later if total.counter_id in one.counter_ids and one.started_at >= total.since]
-    difference = spent - total.nusd + sum(one.nusd for one in counted)
+    counted = [one for one in later if one.started_at >= total.since]
+    difference = spent - total.amount + sum(one.amount_at(total.counter_id) for one in counted)
     ahead = 0
     for _, transaction in groupby(counted, key=attrgetter("settled_at_us")):
-        ahead += sum(one.nusd for one in transaction)
+        ahead += sum(one.amount_at(total.counter_id) for one in transaction)
         if difference == ahead:
             return 0
     return difference

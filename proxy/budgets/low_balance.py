@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from msgspec import structs
 from sqlalchemy import Connection, Engine, delete, insert, select
 
-from proxy.billing.limits import credit_counter_id
+from proxy.billing.limits import credit_counter_id, scope_of
 from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
 from proxy.budgets.observers import ThresholdObserver
 from proxy.budgets.thresholds import LOW_BALANCE, OPEN, Alert, subjects
 from proxy.ledger.schema.tables import budget_alerts
-from proxy.ledger.settling.spend import IDS_MAX, batches, scope_of
+from proxy.ledger.settling.spend import IDS_MAX, batches
 from proxy.storage.database import Lock, hold, reading, writing
 from proxy.storage.executor import InThread
 

@@ -6,16 +6,19 @@ all data, no limit is exceeded, and no key stays locked out.
 
 Spend changes only by `seed` and `absorb`. Both carry times of the ledger's clock: a spend total is complete up to a
 known settling transaction, so no entry is counted twice or missed, whichever node delivers it, and however often.
+
+The counter of a quota counts requests or tokens. A reservation has an amount for each of these among its counters
+(`Reservation.amounts`), and reserves its money at all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from proxy.billing.reservation import CounterState, Reservation, SpendDelta, SpendTotal, Verdict
+from proxy.billing.reservation import NO_AMOUNTS, CounterState, Reservation, SpendDelta, SpendTotal, Verdict
 
 
 class BudgetsUnavailable(OSError):  # noqa: N818  named like the other `…Unavailable`
@@ -46,16 +49,18 @@ class BudgetStore(Protocol):
 
     async def reserve(self, reservation: Reservation) -> Verdict:
         """Check every counter, and reserve at all of them or none. Checks of a counter, in this order: seeded for its
-        `since` (if money is bounded); spent + reserved + nusd <= nusd_max; requests and tokens of the last 60 s;
+        `since` (if money is bounded); spent + reserved + its amount <= nusd_max; requests and tokens of the last 60 s;
         open < parallel. Idempotent per exchange: a repeated call is granted, and reserves nothing more."""
 
-    async def grow(self, exchange_id: str, nusd: int) -> bool:
-        """Raise the reservation of a running exchange to `nusd`, even beyond the budget. True if then spent + reserved
-        <= nusd_max at each of its counters. True for an unknown exchange: its node announces it later."""
+    async def grow(self, exchange_id: str, nusd: int, amounts: Mapping[str, int] = NO_AMOUNTS) -> bool:
+        """Raise the reservation of a running exchange to `nusd`, and to these amounts at the counters of its quotas,
+        even beyond the budget; what is reserved already stays. True if then spent + reserved <= nusd_max at each of its
+        counters. True for an unknown exchange: its node announces it later."""
 
     async def close(self, ended: Sequence[Reservation]) -> None:
-        """Record ended exchanges of this node. Each stays reserved at its charge until `absorb` delivers its entry; one
-        with `nusd` 0 is released at once. Its actual tokens replace the quoted ones. Unknown exchanges are ignored."""
+        """Record ended exchanges of this node. Each stays reserved at its charge and amounts until `absorb` delivers
+        its entry; one without any is released at once. Its actual tokens replace the quoted ones. Unknown exchanges are
+        ignored."""
 
     def close_soon(self, ended: Sequence[Reservation], otherwise: Callable[[Sequence[Reservation]], None]) -> None:
         """Do the work of `close` for a few exchanges, within milliseconds and before any later `reserve` of this node.

@@ -213,20 +213,21 @@ def _subjects(connection: Connection, scope_ids: Collection[str]) -> Iterator[Su
 
 def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Alert]:
     limits, spent = subject.limits, counter.spent or 0
-    if limits.budget_nusd is None:
+    budget = limits.budget_at(now)
+    if budget is None:
         return
     since = limits.window_start(subject.created_at, now)
     if abs(since - counter.since) > _SAME_S:  # of an earlier window: an alert would be useless
         return
-    for threshold in THRESHOLDS:
-        if 100 * spent >= threshold * limits.budget_nusd:
+    for threshold in limits.thresholds or THRESHOLDS:
+        if 100 * spent >= threshold * budget:
             yield Alert(
-                alert_id=_alert_id(subject.scope_id, since, threshold, limits.budget_nusd),
+                alert_id=_alert_id(subject.scope_id, since, threshold, budget),
                 scope_id=subject.scope_id,
                 threshold=threshold,
                 since=since,
                 spent_nusd=Nusd(spent),
-                budget_nusd=limits.budget_nusd,
+                budget_nusd=budget,
                 created_at=now,
                 state=OPEN,
                 tries=0,

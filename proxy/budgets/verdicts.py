@@ -20,7 +20,7 @@ class UsedAmounts:
 
     counter: LimitCounter
     spent: int | None
-    """nUSD spent in the counter's window; None: unknown"""
+    """counted in the counter's window: nUSD, or what a quota measures; None: unknown"""
     reserved: int
     running: int
     window: Window | None
@@ -36,7 +36,7 @@ def verdict(reservation: Reservation, states: Sequence[UsedAmounts], now: float)
     failures = [
         failure
         for one in states
-        if not passes(one, reservation.nusd, 1)
+        if not passes(one, reservation.amount_at(one.counter), 1)
         for failure in _failures(reservation, one, now)
     ]
     if not failures:
@@ -54,14 +54,14 @@ def levels(states: Iterable[UsedAmounts], now: float) -> tuple[LimitLevel, ...]:
     return tuple([_level(one.counter, one.window, now) for one in states if one.window is not None])
 
 
-def passes(state: UsedAmounts, nusd: int, count: int) -> bool:
-    """A quick check: True if `count` exchanges that reserve `nusd` in total all fit. If False, decide each one by
+def passes(state: UsedAmounts, amount: int, count: int) -> bool:
+    """A quick check: True if `count` exchanges that reserve `amount` in total all fit. If False, decide each one by
     `verdict`."""
     counter = state.counter
     return (
         (
             counter.nusd_max is None
-            or (state.spent is not None and state.spent + state.reserved + nusd <= counter.nusd_max)
+            or (state.spent is not None and state.spent + state.reserved + amount <= counter.nusd_max)
         )
         and state.window is None
         and (counter.parallel is None or state.running + count <= counter.parallel)
@@ -82,7 +82,8 @@ def _failures(reservation: Reservation, state: UsedAmounts, now: float) -> list[
     """Every bound that would be exceeded, with the counter's id and the seconds to wait (None: no help)."""
     counter, window = state.counter, state.window
     failures: list[tuple[DenialReason, str, float | None]] = []
-    if counter.nusd_max is not None and (state.spent or 0) + state.reserved + reservation.nusd > counter.nusd_max:
+    amount = reservation.amount_at(counter)
+    if counter.nusd_max is not None and (state.spent or 0) + state.reserved + amount > counter.nusd_max:
         failures.append((DenialReason.MONEY, counter.counter_id, None))
     if counter.rpm is not None and window is not None and (surplus := window.requests + 1 - counter.rpm) > 0:
         failures.append((DenialReason.REQUESTS, counter.counter_id, window.wait_s(requests=surplus, now=now)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -35,16 +36,17 @@ def add_commands(commands: Any) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
+    from proxy.billing.limits import scope_of
     from proxy.budgets.thresholds import subjects
     from proxy.cli.list_tables import BUDGETS
-    from proxy.ledger.settling.spend import scope_of
 
     with store_of(options) as store:
         states = asyncio.run(_counter_states(load_settings(options.config)))
         scope_ids = {scope_of(state.counter_id) for state in states}
         known, of_rules = subjects(store.engine, scope_ids), _of_rules(store.engine, scope_ids)
     shown = [
-        _json(state, known.get(scope_of(state.counter_id))) | of_rules.get(state.counter_id, {}) for state in states
+        _json(state, known.get(scope_of(state.counter_id))) | of_rules.get(scope_of(state.counter_id), {})
+        for state in states
     ]
     if options.json:
         for one in shown:
@@ -58,7 +60,7 @@ def _rebuild(options: argparse.Namespace) -> None:
 
     with store_of(options) as store:
         drift = asyncio.run(_rebuilt(load_settings(options.config), store.engine))
-    shown = [{"counter_id": counter_id, "drift_usd": usd_text(nusd)} for counter_id, nusd in sorted(drift.items())]
+    shown = [_drift(counter_id, amount) for counter_id, amount in sorted(drift.items())]
     if prints_json(options):
         for one in shown:
             print(json_line(one))
@@ -66,6 +68,15 @@ def _rebuild(options: argparse.Namespace) -> None:
         print_table(DRIFT, shown)
     else:
         print("no budget was used yet: there is no counter to compare")
+
+
+def _drift(counter_id: str, amount: int) -> dict[str, Any]:
+    """A row of `rebuild`: of a quota, what it measures in place of USD."""
+    from proxy.billing.limits import quota_of
+
+    measure = quota_of(counter_id)
+    drift = {"drift_usd": usd_text(amount)} if measure is None else {"drift": amount, "measure": measure.value}
+    return {"counter_id": counter_id, **drift}
 
 
 async def _counter_states(settings: Settings) -> Sequence[CounterState]:
@@ -114,10 +125,13 @@ def _of_rules(engine: Engine, scope_ids: Iterable[str]) -> dict[str, dict[str, A
 
 
 def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:
-    from proxy.ledger.settling.spend import scope_of
+    from proxy.billing.limits import quota_of, scope_of
 
-    scope_id = scope_of(state.counter_id)
-    budget = None if subject is None or scope_id != state.counter_id else subject.limits.budget_nusd
+    scope_id, measure = scope_of(state.counter_id), quota_of(state.counter_id)
+    limits = None if subject is None else subject.limits
+    counts_money = measure is None
+    has_budget = counts_money and limits is not None and scope_id == state.counter_id
+    budget = limits.budget_at(time.time()) if has_budget and limits is not None else None
     return {
         "counter_id": state.counter_id,
         "scope_id": scope_id,
@@ -125,8 +139,16 @@ def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:
         "name": None if subject is None else subject.name,
         "window_start": iso_utc(state.since) if state.since else None,
         "budget_usd": None if budget is None else usd_text(budget),
-        "spent_usd": None if state.spent is None else usd_text(state.spent),
-        "held_usd": usd_text(state.reserved),
+        "spent_usd": usd_text(state.spent) if counts_money and state.spent is not None else None,
+        "held_usd": usd_text(state.reserved) if counts_money else None,
+        "quota": None
+        if measure is None
+        else {
+            "measure": measure.value,
+            "max": None if limits is None else limits.quotas.get(measure),
+            "used": state.spent,
+            "held": state.reserved,
+        },
         "running": state.open,
         "unsettled": state.closed,
     }

@@ -256,8 +256,10 @@ def _budget(engine: Engine, key: ApiKey) -> dict[str, Any]:
         return {}
     since = limits.window_start(key.created_at, time.time())
     [spent] = sums(engine, [(key.key_id, since)])
-    left = usd_text(limits.budget_nusd - spent.nusd)
-    return {"budget": {"budget_usd": usd_text(limits.budget_nusd), "spent_usd": usd_text(spent.nusd), "left_usd": left}}
+    left = usd_text(limits.budget_nusd - spent.amount)
+    return {
+        "budget": {"budget_usd": usd_text(limits.budget_nusd), "spent_usd": usd_text(spent.amount), "left_usd": left}
+    }
 
 
 def _pepper(options: argparse.Namespace) -> None:

@@ -6,15 +6,17 @@ Invariants: money is read and printed in USD. An absent option changes nothing; 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import Account, ApiKey
-from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, Limits
-from proxy.billing.money import usd_text
+from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, THRESHOLD_MAX, Limits, Measure, Raise
+from proxy.billing.money import Nusd, usd_text
 from proxy.billing.windows import CALENDAR, LIFETIME
-from proxy.cli.values import Usd, Whole, time_zone, window
+from proxy.cli.common import WrongUsage
+from proxy.cli.values import Usd, Whole, lifetime, quota, time_zone, window
 from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 def add_limits(parser: argparse.ArgumentParser, *, of_rule: bool = False) -> None:
     """Add the options that keys, projects and organizations share, or those of a rule."""
 
-    def option(name: str, kind: Callable[[str], Any], metavar: str, words: str) -> None:
-        parser.add_argument(name, type=kind, metavar=metavar, help=words, default=argparse.SUPPRESS)
+    def option(name: str, kind: Callable[[str], Any], metavar: str, words: str, action: str = "store") -> None:
+        parser.add_argument(name, type=kind, metavar=metavar, help=words, default=argparse.SUPPRESS, action=action)
 
     option(
         "--budget", Usd(0, BUDGET_NUSD_MAX, or_none=True), "USD", "maximum spend in each window; none removes the limit"
@@ -39,12 +41,23 @@ def add_limits(parser: argparse.ArgumentParser, *, of_rule: bool = False) -> Non
     option(
         "--time-zone", time_zone, "ZONE", "time zone of a calendar window: Europe/Berlin, …; none: UTC (the default)"
     )
+    percent = Whole(1, THRESHOLD_MAX, or_none=True)
+    option("--alert-at", percent, "PERCENT", "alert when so much of the budget is spent; repeatable", "append")
+    option("--raise", Usd(1, BUDGET_NUSD_MAX, or_none=True), "USD", "more budget, until --raise-until")
+    option("--raise-until", lifetime, "TIME", "from now (3d), or a date (2027-01-31, at its beginning in UTC)")
     of_accounts = {
         "--prepaid": "limit spend to the added credit (see `credit add`)",
         "--cost-in-answers": "return the cost of each answer in its usage",
     }
     for name, words in () if of_rule else of_accounts.items():
         parser.add_argument(name, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words)
+    if of_rule:
+        words = f"most in each window, as requests=100: {', '.join(Measure)}; repeatable"
+        option("--quota", quota, "MEASURE=N", words, "append")
+        words = "the budget refuses nothing: it only alerts"
+        parser.add_argument(
+            "--alert-only", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words
+        )
     rate = Whole(1, RATE_MAX, or_none=True)
     option("--rpm", rate, "N", "requests in any 60 s; none removes the limit")
     option("--tpm", rate, "N", "tokens in any 60 s; none removes the limit")
@@ -55,7 +68,27 @@ def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
     """The given options of `add_limits`, by field name of `Limits`."""
     given = vars(options)
     named = {name: name for name in Limits.__struct_fields__} | {"budget_nusd": "budget"}
-    return {name: given[option] for name, option in named.items() if option in given}
+    changes = {name: given[option] for name, option in named.items() if option in given}
+    if "alert_at" in given:
+        changes["thresholds"] = () if None in given["alert_at"] else tuple(sorted(set(given["alert_at"])))
+    if "quota" in given:
+        changes["quotas"] = dict(given["quota"])
+    if ("raise" in given) != ("raise_until" in given) and given.get("raise", 0) is not None:
+        raise WrongUsage("--raise: needs --raise-until, and the other way round")
+    if "raise" in given:
+        changes["raised"] = _raised(given["raise"], given.get("raise_until"))
+    return changes
+
+
+def _raised(nusd: Nusd | None, until: str | None) -> Raise | None:
+    from proxy.billing.keys import expires_at_from
+
+    if nusd is None or until is None:
+        return None
+    ends = expires_at_from(until, time.time())
+    if ends is None:
+        raise WrongUsage("--raise-until: a raise ends; for ever, change --budget")
+    return Raise(nusd, ends)
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:
@@ -102,7 +135,16 @@ def limits_json(limits: Limits) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     if limits.budget_nusd is not None:
         shown |= {"budget_usd": usd_text(limits.budget_nusd), "budget_window": limits.budget_window}
-        shown |= {} if limits.time_zone is None else {"time_zone": limits.time_zone}
+    if limits.time_zone is not None:
+        shown["time_zone"] = limits.time_zone
+    if limits.raised is not None:
+        shown["raised"] = {"usd": usd_text(limits.raised.nusd), "until": iso_utc(limits.raised.until)}
+    if limits.thresholds:
+        shown["thresholds"] = list(limits.thresholds)
+    if limits.alert_only:
+        shown["alert_only"] = True
+    if limits.quotas:
+        shown |= {"quotas": dict(limits.quotas), "budget_window": limits.budget_window}
     if limits.prepaid:
         shown["prepaid"] = True
     if limits.cost_in_answers:

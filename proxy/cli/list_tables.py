@@ -52,8 +52,26 @@ def _counted(row: Row) -> str:
     return ", ".join(f"{name}={text}" for name, text in _texts(row).items()) or "–"
 
 
+def _quotas(row: Row) -> str:
+    return ", ".join(f"{most} {name.replace('_', ' ')}" for name, most in row["limits"].get("quotas", {}).items())
+
+
 def _rates(row: Row) -> str:
     return ", ".join(f"{name} {row['limits'][name]}" for name in ("rpm", "tpm", "parallel") if name in row["limits"])
+
+
+def _amount(of_money: str, of_quota: str) -> Callable[[Row], str]:
+    """A column of money, or of what a quota counts."""
+
+    def text(row: Row) -> str:
+        quota = row["quota"]
+        if quota is None:
+            return str(row[of_money] if row[of_money] is not None else "–")
+        amount = quota[of_quota]
+        unit = f" {quota['measure'].replace('_', ' ')}" if of_quota == "max" else ""
+        return "–" if amount is None else f"{amount}{unit}"
+
+    return text
 
 
 _STATE = Column("STATE", 7, _state, severity=_state_severity)
@@ -94,7 +112,7 @@ RULES = Table(
         "split_by": Column("FOR EACH", 12, lambda row: ", ".join(row["split_by"] or ()) or "–"),
         "budget": Column("BUDGET USD", 10, _limit("budget_usd"), right=True),
         "window": _WINDOW,
-        "rates": Column("RATES", 18, lambda row: _rates(row) or "–"),
+        "rates": Column("RATES, QUOTAS", 18, lambda row: ", ".join(filter(None, (_rates(row), _quotas(row)))) or "–"),
         "zone": Column("TIME ZONE", 16, _limit("time_zone")),
         "required": Column("REQUIRED", 8, lambda row: "yes" if row["required"] else "no"),
         "fallback": Column("FALLBACK", 18, _field("fallback_model")),
@@ -173,9 +191,9 @@ BUDGETS = Table(
     {
         "scope": Column("SCOPE", 30, _scope),
         "since": Column("USAGE SINCE", 16, _moment("window_start")),
-        "budget": Column("BUDGET", 12, _field("budget_usd"), right=True),
-        "spent": Column("SPENT", 12, _field("spent_usd"), right=True),
-        "held": Column("HELD", 12, _field("held_usd"), right=True),
+        "budget": Column("BUDGET", 12, _amount("budget_usd", "max"), right=True),
+        "spent": Column("SPENT", 12, _amount("spent_usd", "used"), right=True),
+        "held": Column("HELD", 12, _amount("held_usd", "held"), right=True),
         "running": Column("RUNNING", 7, _field("running"), right=True),
         "unsettled": Column("UNSETTLED", 9, _field("unsettled"), right=True),
         "counted": Column("OF REQUESTS WITH", 0, _counted),
@@ -236,7 +254,12 @@ RERATED = Table(
 DRIFT = Table(
     {
         "counter": Column("COUNTER", 40, _field("counter_id")),
-        "drift": Column("DIFFERENCE USD", 16, _field("drift_usd"), right=True),
+        "drift": Column(
+            "DIFFERENCE USD",
+            16,
+            lambda row: str(row["drift_usd"]) if "drift_usd" in row else f"{row['drift']} {row['measure']}",
+            right=True,
+        ),
     },
     ("counter", "drift"),
 )

@@ -17,6 +17,7 @@ from proxy.foundation.durations import seconds_from, seconds_or_now
 from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
+    from proxy.billing.limits import Measure
     from proxy.billing.period import Month
 
 NONE = "none"
@@ -90,6 +91,18 @@ def time_zone(text: str) -> str | None:
     from proxy.billing.windows import checked_time_zone
 
     return None if text == NONE else option_value(checked_time_zone, text)
+
+
+def quota(text: str) -> tuple[Measure, int]:
+    """A quota of a limit by rule: `requests=100`."""
+    from proxy.billing.limits import QUOTA_MAX, Measure
+
+    name, _, most = text.partition("=")
+    if name not in {one.value for one in Measure}:
+        raise argparse.ArgumentTypeError(f"must be MEASURE=N, with {', '.join(Measure)}, not {text!r}")
+    number = Whole(1, QUOTA_MAX)(most)
+    assert number is not None
+    return Measure(name), number
 
 
 def dimension_value(text: str) -> tuple[str, str]:

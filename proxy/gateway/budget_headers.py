@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from operator import itemgetter
 
-from proxy.billing.limits import LimitCounter, Scope
+from proxy.billing.limits import LimitCounter, Scope, quota_of
 from proxy.billing.money import Nusd, usd_text
 from proxy.billing.reservation import CounterState
 from proxy.budgets.admission import OpenReservation
@@ -39,7 +39,8 @@ class BudgetHeaders:
         budget store was unavailable at admission."""
         if not reservation.spends or reservation.allowed_nusd is not None:
             return None
-        counters = [one for one in reservation.reserved.counters if one.nusd_max is not None]
+        bounded = [one for one in reservation.reserved.counters if one.nusd_max is not None]
+        counters = [one for one in bounded if quota_of(one.counter_id) is None]
         return self._tasks.start(self._read(scopes, counters, reservation.reserved.at), name="budget headers")
 
     async def _read(self, scopes: Sequence[Scope], counters: Sequence[LimitCounter], at: float) -> Headers:

@@ -120,7 +120,10 @@ class RuleStore:
 
         def changed(rule: LimitRule) -> LimitRule:
             plain = {name: value for name, value in changes.items() if name in _PLAIN}
-            return _checked(structs.replace(rule, **plain, limits=with_changes(rule.limits, changes)))
+            limits = with_changes(rule.limits, changes)
+            if limits.quotas.keys() != rule.limits.quotas.keys():  # what was not counted so far is unknown
+                raise RuleError("quotas: their amounts can change; another quota is another limit")
+            return _checked(structs.replace(rule, **plain, limits=limits))
 
         return self._change(id_or_name, changed)
 
@@ -181,11 +184,7 @@ def _require_name(others: Sequence[LimitRule], rule: LimitRule) -> None:
 def _checked(rule: LimitRule) -> LimitRule:
     """The rule, if it is valid. Raises ValueError that names the invalid field."""
     checked_name("name", rule.name)
-    limits = checked_limits(rule.limits)
-    if limits.prepaid or limits.cost_in_answers:
-        raise RuleError("prepaid, cost_in_answers: are for keys and accounts only")
-    if not limits.any:
-        raise RuleError("limits: give at least one: a budget, rpm, tpm or parallel")
+    _check_limits(checked_limits(rule.limits))
     if len(rule.models) > MODELS_MAX:
         raise RuleError(f"models: must be at most {MODELS_MAX}, not {len(rule.models)}")
     for one in rule.models:
@@ -213,7 +212,11 @@ def _check_providers(rule: LimitRule) -> None:
     for one in rule.providers:
         if PROVIDER_NAME.fullmatch(one) is None:
             raise RuleError(f"providers: must be names of providers in the configuration, not {one!r}")
-    if rule.providers and rule.limits.budget_nusd is not None and not _is_short(rule.limits.budget_window):
+    if (
+        rule.providers
+        and (rule.limits.budget_nusd is not None or rule.limits.quotas)
+        and not _is_short(rule.limits.budget_window)
+    ):
         raise RuleError("budget_window: must be at most a day for some providers, such as calendar_day or 24h")
 
 
@@ -222,6 +225,16 @@ def _is_short(window: str) -> bool:
     if window == LIFETIME or window in CALENDAR:
         return window in (CALENDAR_HOUR, CALENDAR_DAY)
     return seconds_from(window) <= _DAY_S
+
+
+def _check_limits(limits: Limits) -> None:
+    """Raises RuleError."""
+    if limits.prepaid or limits.cost_in_answers:
+        raise RuleError("prepaid, cost_in_answers: are for keys and accounts only")
+    if not limits.any and limits.budget_nusd is None:
+        raise RuleError("limits: give at least one: a budget, a quota, rpm, tpm or parallel")
+    if limits.alert_only and limits.budget_nusd is None:
+        raise RuleError("alert_only: needs a budget, whose thresholds are alerts")
 
 
 def _check_fallback(rule: LimitRule, model: str) -> None:

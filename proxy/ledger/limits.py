@@ -13,7 +13,15 @@ import msgspec
 from msgspec import structs
 from sqlalchemy import Connection, func, select
 
-from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits
+from proxy.billing.limits import (
+    BUDGET_NUSD_MAX,
+    QUOTA_MAX,
+    RATE_MAX,
+    THRESHOLD_MAX,
+    THRESHOLDS_MAX,
+    UNLIMITED,
+    Limits,
+)
 from proxy.billing.money import usd_text
 from proxy.billing.windows import CALENDAR, checked_time_zone, checked_window
 from proxy.ledger.schema.tables import accounts, api_keys
@@ -33,11 +41,29 @@ def checked_name(field: str, text: str) -> str:
 
 
 def checked_limits(limits: Limits) -> Limits:
-    """`limits`, if each is valid. Raises ValueError that names the invalid field."""
+    """`limits` of a key, an account or a rule, if each is valid. Raises ValueError that names the invalid field."""
     if limits.budget_nusd is not None and not 0 <= limits.budget_nusd <= BUDGET_NUSD_MAX:
         raise ValueError(
             f"budget_usd: must be 0 to {usd_text(BUDGET_NUSD_MAX)} USD, not {usd_text(limits.budget_nusd)}"
         )
+    _check_window(limits)
+    _check_alerts(limits)
+    if limits.raised is not None:
+        if limits.budget_nusd is None:
+            raise ValueError("raised: needs a budget, which it raises")
+        if not 0 < limits.raised.nusd <= BUDGET_NUSD_MAX:
+            raise ValueError(f"raised: must be more than 0, at most {usd_text(BUDGET_NUSD_MAX)} USD")
+    for measure, most in limits.quotas.items():
+        if not 1 <= most <= QUOTA_MAX:
+            raise ValueError(f"quotas: {measure} must be 1 to {QUOTA_MAX}, not {most}")
+    for name in _RATES:
+        rate = getattr(limits, name)
+        if rate is not None and not 1 <= rate <= RATE_MAX:
+            raise ValueError(f"{name}: must be 1 to {RATE_MAX}, not {rate}")
+    return limits
+
+
+def _check_window(limits: Limits) -> None:
     try:
         checked_window(limits.budget_window)
     except ValueError as wrong:
@@ -49,17 +75,30 @@ def checked_limits(limits: Limits) -> Limits:
             raise ValueError(f"time_zone: {wrong}") from None
         if limits.budget_window not in CALENDAR:
             raise ValueError(f"time_zone: is for windows by the calendar, as calendar_day, not {limits.budget_window}")
-    for name in _RATES:
-        rate = getattr(limits, name)
-        if rate is not None and not 1 <= rate <= RATE_MAX:
-            raise ValueError(f"{name}: must be 1 to {RATE_MAX}, not {rate}")
-    return limits
+
+
+def _check_alerts(limits: Limits) -> None:
+    if limits.thresholds and not all(1 <= one <= THRESHOLD_MAX for one in limits.thresholds):
+        raise ValueError(f"thresholds: must be 1 to {THRESHOLD_MAX} percent, not {list(limits.thresholds)}")
+    if len(limits.thresholds) > THRESHOLDS_MAX:
+        raise ValueError(f"thresholds: must be at most {THRESHOLDS_MAX}, not {len(limits.thresholds)}")
 
 
 def with_changes(limits: Limits, changes: Mapping[str, Any]) -> Limits:
-    """`limits` with the changes that are limits, or a whole new `limits`. Raises ValueError."""
+    """`limits` with the changes that are limits, or a whole new `limits`. Quotas that are not named stay. Raises
+    ValueError."""
     whole: Limits = changes.get("limits", limits)
-    return checked_limits(structs.replace(whole, **{name: changes[name] for name in LIMITS & changes.keys()}))
+    new = {name: changes[name] for name in LIMITS & changes.keys()}
+    if "quotas" in new:
+        new["quotas"] = {**whole.quotas, **new["quotas"]}
+    return checked_limits(structs.replace(whole, **new))
+
+
+def checked_of_scope(limits: Limits) -> Limits:
+    """`limits` of a key or an account, if each is valid. Raises ValueError that names the invalid field."""
+    if limits.quotas or limits.alert_only:
+        raise ValueError("quotas, alert_only: are for limits by rule, of a key or an account too")
+    return checked_limits(limits)
 
 
 def limits_row(limits: Limits) -> dict[str, Any] | None:

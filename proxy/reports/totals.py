@@ -37,7 +37,7 @@ def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndC
     """
     ids = sorted(scope_ids)
     wanted = [*ids, *map(credit_counter_id, ids)]
-    spent = {one.counter_id: one.nusd for one in sums(engine, [(counter_id, 0.0) for counter_id in wanted])}
+    spent = {one.counter_id: one.amount for one in sums(engine, [(counter_id, 0.0) for counter_id in wanted])}
     return {one: SpendAndCredit(Nusd(spent[one]), Nusd(spent[one] - spent[credit_counter_id(one)])) for one in ids}
 
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from math import inf
 
-from proxy.billing.limits import LimitCounter, Limits, Scope, limit_counters, resolve_limits
+from msgspec import structs
+
+from proxy.billing.limits import (
+    LimitCounter,
+    Limits,
+    Measure,
+    Raise,
+    Scope,
+    limit_counters,
+    quota_of,
+    resolve_limits,
+    scope_of,
+)
+from proxy.billing.money import Nusd
 from proxy.billing.windows import LIFETIME
 
 
@@ -35,3 +48,19 @@ def test_resolved_limits_are_valid_until_the_first_window_ends() -> None:
     assert (found.since, found.until) == (90_000.0, 93_600.0)
     forever = resolve_limits([Scope("key_a", Limits(budget_nusd=5, budget_window=LIFETIME), 0.0)], now=90_000.0)
     assert (forever.since, forever.until) == (0.0, inf)
+
+
+def test_quotas_alerts_and_raises() -> None:
+    limits = Limits(budget_nusd=5, budget_window="1d", raised=Raise(Nusd(2), 90_100.0))
+    scope = Scope("rule_a/v_1", structs.replace(limits, quotas={Measure.REQUESTS: 9}), 0.0)
+    found = resolve_limits([scope], now=90_000.0)
+    quota = LimitCounter("rule_a/v_1#requests", 86_400.0, 9)
+    assert found.counters == (LimitCounter("rule_a/v_1", 86_400.0, 7), quota)
+    assert (found.quotas, found.until) == ((quota,), 90_100.0)
+    assert limit_counters(scope, 90_100.0)[0].nusd_max == 5
+    assert [(scope_of(one.counter_id), quota_of(one.counter_id)) for one in found.counters] == [
+        ("rule_a/v_1", None), ("rule_a/v_1", Measure.REQUESTS),
+    ]  # fmt: skip
+    soft = structs.replace(limits, alert_only=True)
+    assert limit_counters(Scope("rule_a", soft, 0.0), 90_000.0) == ()
+    assert (soft.any, soft.spends) == (False, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proxy.billing.limits import LimitCounter
@@ -20,6 +20,10 @@ class Kept:
     tokens: int
     second: int
     closed_at: float | None = None
+    amounts: Mapping[str, int] = field(default_factory=dict)
+
+    def at(self, counter_id: str) -> int:
+        return self.amounts.get(counter_id, self.nusd)
 
 
 @dataclass
@@ -45,7 +49,7 @@ class Model:
     def spent(self, counter: LimitCounter) -> int | None:
         """None: not known for its window."""
         found = self.sums.get(counter.counter_id)
-        return None if found is None or found.since != counter.since else found.nusd
+        return None if found is None or found.since != counter.since else found.amount
 
     def at(self, counter_id: str) -> list[Kept]:
         return [
@@ -55,8 +59,7 @@ class Model:
         ]
 
     def reserved(self, counter_id: str) -> int:
-        """nUSD."""
-        return sum(one.nusd for one in self.at(counter_id))
+        return sum(one.at(counter_id) for one in self.at(counter_id))
 
     def running(self, counter_id: str) -> int:
         return sum(one.closed_at is None for one in self.at(counter_id))
@@ -84,7 +87,7 @@ class Model:
 
     def reservation(self, reservation: Reservation, node: str, second: int, *, counts: bool = True) -> None:
         self.reservations[reservation.exchange_id] = Kept(
-            reservation, node, reservation.nusd, reservation.tokens, second
+            reservation, node, reservation.nusd, reservation.tokens, second, amounts=reservation.amounts
         )
         for counter in reservation.counters:
             if counts and (counter.rpm, counter.tpm) != (None, None):
@@ -92,12 +95,13 @@ class Model:
                     Counted(reservation.exchange_id, second, reservation.tokens)
                 )
 
-    def grow(self, exchange_id: str, nusd: int) -> bool:
+    def grow(self, exchange_id: str, nusd: int, amounts: Mapping[str, int]) -> bool:
         """True if it fits."""
         one = self.reservations.get(exchange_id)
         if one is None or one.closed_at is not None:
             return True
         one.nusd = max(nusd, one.nusd)
+        one.amounts = {name: max(amount, one.amounts[name]) for name, amount in amounts.items()}
         return all(
             counter.nusd_max is None
             or (spent := self.spent(counter)) is None
@@ -105,7 +109,8 @@ class Model:
             for counter in one.reservation.counters
         )
 
-    def close(self, exchange_id: str, nusd: int, tokens: int, now: float) -> None:
+    def close(self, ended: Reservation, now: float) -> None:
+        exchange_id, nusd, tokens = ended.exchange_id, ended.nusd, ended.tokens
         one = self.reservations.get(exchange_id)
         if one is None:
             return
@@ -114,9 +119,9 @@ class Model:
             # Twice there: its node was taken for dead and announced it anew. The first one counts until it leaves.
             for request in counted[-1:]:
                 request.tokens = tokens
-        one.nusd, one.tokens = nusd, tokens
+        one.nusd, one.tokens, one.amounts = nusd, tokens, ended.amounts
         one.closed_at = now if one.closed_at is None else one.closed_at
-        if nusd == 0:
+        if ended.is_free:
             del self.reservations[exchange_id]
 
     def announce(
@@ -133,12 +138,12 @@ class Model:
             if (one := self.reservations.get(reservation.exchange_id)) is None:
                 self.reservation(reservation, node, int(min(reservation.at, now)))
             else:
-                one.node, one.nusd, one.closed_at = node, reservation.nusd, None
+                one.node, one.nusd, one.closed_at, one.amounts = node, reservation.nusd, None, reservation.amounts
         for reservation in closed:
             named.add(reservation.exchange_id)
-            if reservation.exchange_id not in self.reservations and reservation.nusd:
+            if reservation.exchange_id not in self.reservations and not reservation.is_free:
                 self.reservation(reservation, node, int(now), counts=False)
-            self.close(reservation.exchange_id, reservation.nusd, reservation.tokens, now)
+            self.close(reservation, now)
             if reservation.exchange_id in self.reservations:
                 self.reservations[reservation.exchange_id].node = node
         ran = [(name, one) for name, one in self.reservations.items() if (one.node, one.closed_at) == (node, None)]
@@ -176,10 +181,12 @@ class Model:
         if self.cursor != after_us:
             return False
         for change in changes:
-            for counter_id in change.counter_ids:
+            for counter_id in (*change.counter_ids, *change.amounts):
                 one = self.sums.get(counter_id)
                 if one is not None and one.since <= change.started_at and one.as_of_us < change.settled_at_us:
-                    self.sums[counter_id] = SpendTotal(counter_id, one.since, one.nusd + change.nusd, one.as_of_us)
+                    self.sums[counter_id] = SpendTotal(
+                        counter_id, one.since, one.amount + change.amount_at(counter_id), one.as_of_us
+                    )
             self.release([change.exchange_id])
         self.cursor = until_us
         return True
@@ -209,7 +216,7 @@ class Model:
         return CounterState(
             counter_id,
             0.0 if one is None else one.since,
-            None if one is None else one.nusd,
+            None if one is None else one.amount,
             self.reserved(counter_id),
             running,
             len(self.at(counter_id)) - running,
@@ -221,7 +228,8 @@ class Model:
         requests = self.window(counter.counter_id, now)
         if (
             counter.nusd_max is not None
-            and (self.spent(counter) or 0) + self.reserved(counter.counter_id) + reservation.nusd > counter.nusd_max
+            and (self.spent(counter) or 0) + self.reserved(counter.counter_id) + reservation.amount_at(counter)
+            > counter.nusd_max
         ):
             yield DenialReason.MONEY, counter.counter_id, None
         if counter.rpm is not None and len(requests) + 1 > counter.rpm:

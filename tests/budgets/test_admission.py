@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import LimitCounter, Limits, OnStoreOutage, Scope
+from proxy.billing.limits import LimitCounter, Limits, Measure, OnStoreOutage, Scope, measured
 from proxy.billing.reservation import DenialReason, Denied, Granted, Reservation, SpendTotal
 from proxy.budgets import admission as under_test
 from proxy.budgets import outage_allowance
@@ -477,3 +478,30 @@ async def test_what_waits_for_the_ledger_for_long_holds_up_no_other(
     async with beside(plant.admission.run()):
         await until(lambda: len(plant.admission._closed) <= 2)
     assert set(plant.admission._closed) == {"batch-1", "batch-2"}
+
+
+async def test_a_stream_that_exceeds_its_quota_of_tokens_is_reserved_and_cut(plant: Plant) -> None:
+    limits = Limits(budget_window="none", quotas={Measure.OUTPUT_TOKENS: 100, Measure.REQUESTS: 3})
+    level = Scope("rule_a", limits, NOW)
+    at_quotas = partial(measured, 1, 7, 40)
+    one = await plant.admission.admit(KEY, (level,), "x", nusd=0, tokens=47, at_quotas=at_quotas)
+    assert isinstance(one, OpenReservation)
+    assert one.reserved.amounts == {"rule_a#output_tokens": 40, "rule_a#requests": 1}
+    short: list[bool] = []
+    one.on_short = lambda: short.append(True)
+    one.grow_quotas(measured(1, 7, 40))
+    assert one.reserved.amounts["rule_a#output_tokens"] == 40, "it is reserved already"
+    one.grow_quotas(measured(1, 7, 60))
+    assert one.reserved.amounts["rule_a#output_tokens"] == 75
+    await until(lambda: not one._growing)
+    assert isinstance(await plant.admission.admit(KEY, (level,), "y", nusd=0, tokens=47, at_quotas=at_quotas), Denied)
+    one.grow_quotas(measured(1, 7, 90))
+    await until(lambda: short)
+    one.close(0, 110, measured(1, 7, 103))
+
+    async def is_reserved() -> bool:
+        """Without a charge, until the ledger has it."""
+        states = {one.counter_id: (one.reserved, one.closed) for one in await plant.store.counter_states(None)}
+        return states == {"rule_a#output_tokens": (103, 1), "rule_a#requests": (1, 1)}
+
+    await until(is_reserved)

@@ -27,6 +27,7 @@ from proxy.budgets.low_balance import LowBalances
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, forget, record_new
 from proxy.foundation.secret import Secret
+from proxy.ledger.limit_rules import RuleStore
 from proxy.ledger.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
 from proxy.sinks import alert_webhook
@@ -311,3 +312,26 @@ async def test_only_prepaid_balances_are_low(stage: Stage) -> None:
     low = LowBalances(stage.engine, low_nusd=5, unix_time=stage.clock, observer=stage.recorder)
     await low.check([balance(1)])
     assert read_alerts(stage.engine) == []
+
+
+async def test_a_rule_that_only_alerts_refuses_nobody_and_needs_no_request_to_seed_it(
+    stage: Stage, tmp_path: Path
+) -> None:
+    RuleStore(stage.engine, clock=lambda: SINCE).create(
+        rule_id="rule_soft", name="soft", split_by=["end_user"],
+        limits=Limits(budget_nusd=BUDGET, budget_window=CALENDAR_MONTH, alert_only=True, thresholds=(30, 120)),
+    )  # fmt: skip
+    budgets = SqliteBudgets(tmp_path / "budgets.db", node="a", unix_time=lambda: NOW)
+    thresholds = Thresholds(stage.engine, unix_time=lambda: NOW, observer=stage.recorder)
+    follower = Follower(budgets, FollowedLedger(stage.engine), observer=stage.recorder, on_spent=thresholds.check)
+    await follower.follow()
+    ledger = a_store(stage.engine)
+    for number in range(13):
+        details = {"dimensions": {"end_user": f"v_{number % 2}"}}
+        entry = an_entry(number, charge_nusd=2 * NUSD_PER_USD, started_at=NOW - 60, details=details)
+        ledger.settle(arriving(entry))
+        await follower.follow()
+    assert stage.recorder.alerts == [30, 30, 120, 120]
+    states = {one.counter_id: one.spent for one in await budgets.counter_states()}
+    assert (states["rule_soft/v_0"], states["rule_soft/v_1"]) == (14 * NUSD_PER_USD, 12 * NUSD_PER_USD)
+    await budgets.aclose()

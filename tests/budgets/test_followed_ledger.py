@@ -131,7 +131,7 @@ async def test_what_was_held_is_spent_once_it_is_settled(
     standings = await budgets[0].counter_states()
     assert len(standings) == 8
     sums = await ledger.sums([(one.counter_id, one.since) for one in standings])
-    assert [one.spent for one in standings] == [one.nusd for one in sums]
+    assert [one.spent for one in standings] == [one.amount for one in sums]
     assert {(one.reserved, one.open, one.closed) for one in standings} == {(0, 0, 0)}
     assert set((await followers[1].rebuild()).values()) == {0}
     assert await budgets[0].counter_states() == standings

@@ -83,6 +83,12 @@ class Ledger:
         await self._turn()
         return self.history
 
+    async def watched(self, counter_ids: Collection[str] | None, now: float) -> list[SeedRequest]:
+        return []
+
+    async def followed(self, counter_ids: Sequence[str]) -> list[str]:
+        return list(counter_ids)
+
     async def settled(self, exchange_ids: Collection[str], until_us: int) -> set[str]:
         await self._turn()
         return {one.exchange_id for one in self.entries if one.settled_at_us <= until_us} & set(exchange_ids)
@@ -116,6 +122,9 @@ class Store:
     leads: bool = True
     history: str | None = None
 
+    def time(self) -> float:
+        return 0.0
+
     async def timeline(self) -> str | None:
         await self._turn()
         return self.history
@@ -134,7 +143,7 @@ class Store:
             if self.at_us is not None and one.as_of_us < self.at_us:
                 continue
             self.at_us = one.as_of_us if self.at_us is None else self.at_us
-            self.counters[one.counter_id] = Counter(one.since, one.nusd, one.as_of_us)
+            self.counters[one.counter_id] = Counter(one.since, one.amount, one.as_of_us)
 
     async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         await self._turn()

@@ -121,7 +121,7 @@ async def test_spent_and_held_never_pass_the_bound(one: BudgetStore, other: Budg
     assert granted(await one.reserve(reservation("x", KEY, nusd=500)))
     refused = denied(await other.reserve(reservation("y", KEY, nusd=201)))
     assert (refused.why, refused.counter_id, refused.retry_after_s) == (DenialReason.MONEY, "key_a", None)
-    assert (refused.spent_nusd, refused.reserved_nusd) == (300, 500)
+    assert (refused.spent, refused.reserved) == (300, 500)
     assert await left(other) == 200
     assert await other.reserve(reservation("z", KEY, nusd=200)) == Granted()
     assert await left(other) == 0
@@ -168,7 +168,7 @@ async def test_the_first_counter_that_is_not_passed_is_named(one: BudgetStore) -
     assert denied(await one.reserve(reservation("x", ORG, KEY, nusd=1))).counter_id == "org_a"
     rated = LimitCounter("proj_a", parallel=0)
     refused = denied(await one.reserve(reservation("x", rated, ORG, nusd=1)))
-    assert (refused.counter_id, refused.spent_nusd, refused.reserved_nusd) == ("proj_a", None, 0)
+    assert (refused.counter_id, refused.spent, refused.reserved) == ("proj_a", None, 0)
     assert denied(await one.reserve(reservation("x", KEY, ORG, nusd=1))).counter_id == "key_a"
 
 
@@ -187,7 +187,7 @@ async def test_money_that_was_paid_in_can_be_spent(one: BudgetStore) -> None:
     await seeded(one, credit, spent=-50)
     assert granted(await one.reserve(reservation("x", credit, nusd=50)))
     refused = denied(await one.reserve(reservation("y", credit, nusd=1)))
-    assert (refused.why, refused.spent_nusd, refused.reserved_nusd) == (DenialReason.MONEY, -50, 50)
+    assert (refused.why, refused.spent, refused.reserved) == (DenialReason.MONEY, -50, 50)
 
 
 async def test_large_amounts_are_exact(one: BudgetStore) -> None:

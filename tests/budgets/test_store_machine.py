@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 from msgspec import structs
 
-from proxy.billing.limits import LimitCounter
+from proxy.billing.limits import LimitCounter, amounts_at, measured
 from proxy.billing.reservation import Denied, Granted, Reservation, SpendDelta, SpendTotal, Unseeded, Verdict
 from proxy.budgets.redis import store as redis_store
 from proxy.budgets.sqlite import file as budget_file
@@ -47,13 +47,20 @@ TOKENS = st.integers(0, 40)
 
 
 def counters_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
-    """A key's, its project's, its organization's: every kind of bound."""
+    """A key's, its project's, its organization's, a rule's: every kind of bound."""
     return (
         LimitCounter(key_id, since, nusd_max=100, rpm=6),
         LimitCounter("proj", 0.0, tpm=120, parallel=4),
         LimitCounter("org", 0.0, nusd_max=180, parallel=3),
         LimitCounter("org/credit", nusd_max=0),
+        LimitCounter("rule_a/v_1#tokens", since, nusd_max=70),
+        LimitCounter("rule_a/v_1#requests", since, nusd_max=5),
     )
+
+
+def _ended(one: Reservation, nusd: int, tokens: int) -> Reservation:
+    amounts = amounts_at(one.counters, measured(int(nusd > 0), tokens, 0))
+    return structs.replace(one, nusd=nusd, tokens=tokens, amounts=amounts)
 
 
 class Budgets(RuleBasedStateMachine):
@@ -103,8 +110,8 @@ class Budgets(RuleBasedStateMachine):
     @rule(
         node=st.sampled_from(NODES),
         key=st.sampled_from(KEYS),
-        first=st.integers(0, 3),
-        count=st.integers(1, 4),
+        first=st.integers(0, 5),
+        count=st.integers(1, 6),
         window=st.sampled_from(SINCES),
         nusd=NUSD,
         tokens=TOKENS,
@@ -112,7 +119,11 @@ class Budgets(RuleBasedStateMachine):
     def reserve(self, node: str, key: str, first: int, count: int, window: float, nusd: int, tokens: int) -> None:
         self.number += 1
         counters = counters_of(key, window)[first : first + count]
-        self._reserve(node, Reservation(f"x{self.number}", counters, nusd, tokens, self.now))
+        self._reserve(node, self._asked(f"x{self.number}", counters, nusd, tokens))
+
+    def _asked(self, name: str, counters: tuple[LimitCounter, ...], nusd: int, tokens: int) -> Reservation:
+        amounts = amounts_at(counters, measured(1, tokens, 0))
+        return Reservation(name, counters, nusd, tokens, self.now, amounts)
 
     @precondition(lambda self: self.last)
     @rule(node=st.sampled_from(NODES))
@@ -166,9 +177,11 @@ class Budgets(RuleBasedStateMachine):
         for counter in reservation.counters:
             if counter.nusd_max is None:
                 continue
-            entries = [c.nusd for c in self._entries_at(counter) if c.started_at >= counter.since]
+            entries = [
+                c.amount_at(counter.counter_id) for c in self._entries_at(counter) if c.started_at >= counter.since
+            ]
             ahead = [
-                one.nusd
+                one.amount_at(counter)
                 for of in (self.running, self.closed)
                 for known in of.values()
                 for one in known.values()
@@ -183,29 +196,31 @@ class Budgets(RuleBasedStateMachine):
         return [
             one
             for one in self.ledger
-            if counter.counter_id in one.counter_ids and (one.settled_at_us <= until or first[one.exchange_id] is one)
+            if counter.counter_id in (*one.counter_ids, *one.amounts)
+            and (one.settled_at_us <= until or first[one.exchange_id] is one)
         ]
 
     @precondition(lambda self: any(self.running.values()))
-    @rule(pick=st.integers(0, 99), nusd=st.integers(0, 150))
-    def grow(self, pick: int, nusd: int) -> None:
+    @rule(pick=st.integers(0, 99), nusd=st.integers(0, 150), tokens=TOKENS)
+    def grow(self, pick: int, nusd: int, tokens: int) -> None:
         node, reservation = self._pick(self.running, pick)
-        assert self.do(self.nodes[node].grow(reservation.exchange_id, nusd)) == self.model.grow(
-            reservation.exchange_id, nusd
-        )
-        if nusd > reservation.nusd:
-            self.running[node][reservation.exchange_id] = structs.replace(reservation, nusd=nusd)
+        amounts = amounts_at(reservation.counters, measured(1, tokens, 0))
+        arguments = reservation.exchange_id, nusd, amounts
+        assert self.do(self.nodes[node].grow(*arguments)) == self.model.grow(*arguments)
+        more = {name: max(amount, reservation.amounts[name]) for name, amount in amounts.items()}
+        grown = structs.replace(reservation, nusd=max(nusd, reservation.nusd), amounts=more)
+        self.running[node][reservation.exchange_id] = grown
 
     @precondition(lambda self: any(self.running.values()))
     @rule(pick=st.integers(0, 99), nusd=st.integers(0, 80), tokens=TOKENS, twice=st.booleans())
     def close(self, pick: int, nusd: int, tokens: int, twice: bool) -> None:
         node, reservation = self._pick(self.running, pick)
-        ended = structs.replace(reservation, nusd=nusd, tokens=tokens)
+        ended = _ended(reservation, nusd, tokens)
         del self.running[node][reservation.exchange_id]
         self.closed[node][reservation.exchange_id] = ended
         for _ in range(2 if twice else 1):
             self.do(self.nodes[node].close([ended, structs.replace(ended, exchange_id="nobody")]))
-            self.model.close(reservation.exchange_id, nusd, tokens, self.now)
+            self.model.close(ended, self.now)
 
     # -- the ledger
 
@@ -229,13 +244,17 @@ class Budgets(RuleBasedStateMachine):
     def adjust(self, pick: int, nusd: int) -> None:
         self.head_us += 1
         one = self.ledger[pick % len(self.ledger)]
-        self.ledger.append(structs.replace(one, settled_at_us=self.head_us, nusd=nusd))
+        amounts = dict.fromkeys(one.amounts, nusd)
+        self.ledger.append(structs.replace(one, settled_at_us=self.head_us, nusd=nusd, amounts=amounts))
 
     def _entry(self, reservation: Reservation) -> None:
-        counter_ids = *[counter.counter_id for counter in reservation.counters], "unlimited"
+        ids = [one.counter_id for one in reservation.counters if one.counter_id not in reservation.amounts]
         self.ledger.append(
-            SpendDelta(reservation.exchange_id, self.head_us, reservation.at, reservation.nusd, counter_ids)
-        )
+            SpendDelta(
+                reservation.exchange_id, self.head_us, reservation.at, reservation.nusd, (*ids, "unlimited"),
+                reservation.amounts,
+            )
+        )  # fmt: skip
 
     @precondition(lambda self: any(self.closed.values()))
     @rule(node=st.sampled_from(NODES))
@@ -274,9 +293,9 @@ class Budgets(RuleBasedStateMachine):
 
     def _ledger_says(self, counter_id: str, since: float, until_us: int) -> int:
         return sum(
-            one.nusd
+            one.amount_at(counter_id)
             for one in self.ledger
-            if counter_id in one.counter_ids and one.started_at >= since and one.settled_at_us <= until_us
+            if one.started_at >= since and one.settled_at_us <= until_us
         )
 
     @rule(node=st.sampled_from(NODES))
@@ -392,7 +411,7 @@ class Budgets(RuleBasedStateMachine):
         exchange_id, reservation = self.running[node].popitem()
         self.closed[node][exchange_id] = structs.replace(reservation, nusd=11, tokens=3)
         self.do(self.nodes[node].close([self.closed[node][exchange_id]]))
-        self.model.close(exchange_id, 11, 3, self.now)
+        self.model.close(self.closed[node][exchange_id], self.now)
 
     def _pick(self, among: dict[str, dict[str, Reservation]], pick: int) -> tuple[str, Reservation]:
         every = [(node, reservation) for node in NODES for reservation in among[node].values()]
@@ -418,8 +437,8 @@ class OnFile(Budgets):
         asked=st.lists(
             st.tuples(
                 st.sampled_from(KEYS),
-                st.integers(0, 3),
-                st.integers(1, 4),
+                st.integers(0, 5),
+                st.integers(1, 6),
                 st.sampled_from(SINCES),
                 st.lists(st.tuples(NUSD, TOKENS), min_size=1, max_size=4),
             ),
@@ -440,7 +459,7 @@ class OnFile(Budgets):
             for key, first, count, window, alike in asked
             for nusd, tokens in alike
         ]
-        reservations = [Reservation(f"x{self.number + at}", *one, self.now) for at, one in enumerate(wanted, 1)]
+        reservations = [self._asked(f"x{self.number + at}", *one) for at, one in enumerate(wanted, 1)]
         self.number += len(reservations)
         if again:  # an answer was lost
             reservations += reservations[:1]
@@ -448,7 +467,7 @@ class OnFile(Budgets):
             if self.model.unseeded(reservation):
                 self.seed(self.head_us, reservation)
         ended = [
-            structs.replace(reservation, nusd=nusd, tokens=tokens)
+            _ended(reservation, nusd, tokens)
             for reservation, (nusd, tokens) in zip(self.running[node].values(), ending, strict=False)
         ]
 
@@ -467,7 +486,7 @@ class OnFile(Budgets):
         for one in ended:
             self.closed[node][one.exchange_id] = one
             del self.running[node][one.exchange_id]
-            self.model.close(one.exchange_id, one.nusd, one.tokens, self.now)
+            self.model.close(one, self.now)
         unseeded = []
         for reservation, verdict in zip(reservations, verdicts, strict=True):
             if isinstance(verdict, Unseeded):  # the counter is seeded for the window of another

@@ -79,11 +79,12 @@ def test_show_says_how_every_counter_stands(run: Commands) -> None:
         {
             "counter_id": "key-1", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
             "window_start": "2026-09-21T14:13:20.000000Z", "budget_usd": "10", "spent_usd": "1.5", "held_usd": "2",
-            "running": 1, "unsettled": 0,
+            "quota": None, "running": 1, "unsettled": 0,
         },
         {
             "counter_id": "key-1/credit", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
-            "window_start": None, "budget_usd": None, "spent_usd": "1.5", "held_usd": "2", "running": 1, "unsettled": 0,
+            "window_start": None, "budget_usd": None, "spent_usd": "1.5", "held_usd": "2",
+            "quota": None, "running": 1, "unsettled": 0,
         },
     ]  # fmt: skip
     run("budgets", "show")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.cli.commands import Commands, on_a_terminal
 
 pytestmark = pytest.mark.io
+
+NEXT_YEAR = datetime.now(UTC).year + 1
 
 
 def test_a_limit_is_made_shown_changed_and_deleted(run: Commands) -> None:
@@ -24,6 +28,25 @@ def test_a_limit_is_made_shown_changed_and_deleted(run: Commands) -> None:
     assert deleted["deleted_at"]
     assert run("limits", "list") == []
     assert run.refused("limits", "delete", "per-user") == "tokenweir: limit: no limit has the id or the name 'per-user'"
+
+
+def test_quotas_alerts_and_a_raise(run: Commands) -> None:
+    window = ("--budget-window", "calendar_day", "--time-zone", "Europe/Berlin")
+    (made,) = run("limits", "create", "daily", *window, "--quota", "requests=100", "--quota", "output_tokens=5000")
+    quotas = {"requests": 100, "output_tokens": 5000}
+    assert made["limits"] == {"quotas": quotas, "budget_window": "calendar_day", "time_zone": "Europe/Berlin"}
+    (changed,) = run("limits", "update", "daily", "--quota", "requests=200")
+    assert changed["limits"]["quotas"] == quotas | {"requests": 200}
+    words = "tokenweir: quotas: their amounts can change; another quota is another limit"
+    assert run.refused("limits", "update", "daily", "--quota", "tokens=1") == words
+    (soft,) = run("limits", "create", "soft", "--budget", "5", "--alert-only", "--alert-at", "90", "--alert-at", "50")
+    assert soft["limits"] | {"budget_usd": "5", "alert_only": True, "thresholds": [50, 90]} == soft["limits"]
+    (key,) = run(
+        "keys", "create", "--alias", "raised", "--budget", "5", "--raise", "2.5", "--raise-until", f"{NEXT_YEAR}-01-31"
+    )
+    assert key["limits"]["raised"] == {"usd": "2.5", "until": f"{NEXT_YEAR}-01-31T00:00:00.000000Z"}
+    (key,) = run("keys", "update", "raised", "--raise", "none")
+    assert "raised" not in key["limits"]
 
 
 def test_a_person_sees_a_table(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +96,13 @@ def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Command
     [
         ("a --split-by user --rpm 1", "--split-by: must be end_user, session, run or tag:NAME, not 'user'"),
         ("a --only alice --rpm 1", "--only: must be DIMENSION=VALUE, such as end_user=alice, not 'alice'"),
-        ("a", "limits: give at least one: a budget, rpm, tpm or parallel"),
+        ("a", "limits: give at least one: a budget, a quota, rpm, tpm or parallel"),
+        ("a --quota days=3", "--quota: must be MEASURE=N, with requests, input_tokens, output_tokens, tokens, not"),
+        ("a --quota tokens=0", "--quota: must be a whole number, 1 to 1000000000000, not '0'"),
+        ("a --rpm 1 --alert-only", "alert_only: needs a budget, whose thresholds are alerts"),
+        ("a --budget 1 --raise 5", "--raise: needs --raise-until, and the other way round"),
+        ("a --budget 1 --raise 5 --raise-until never", "--raise-until: a raise ends; for ever, change --budget"),
+        ("a --rpm 1 --raise 5 --raise-until 3d", "raised: needs a budget, which it raises"),
         ("a --project nobody --rpm 1", "project: no project has the id or the name 'nobody'"),
         ("a --key k --project p --rpm 1", "not allowed with argument --key"),
         ("a --provider one --budget 1", "budget_window: must be at most a day for some providers"),

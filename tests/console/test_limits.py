@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from tests.console.stand import Stand
 
 pytestmark = pytest.mark.io
+
+NEXT_YEAR = datetime.now(UTC).year + 1
 
 EACH = {"name": "per-user", "account": "proj_default", "split_by": ["End_User"], "max_budget": 5}
 
@@ -18,11 +21,22 @@ def test_the_life_of_a_limit(stand: Stand) -> None:
     assert made["id"].startswith("rule_")
     assert (made["scope_id"], made["split_by"], made["max_budget"]) == ("proj_default", ["end_user"], 5)
     assert (made["budget_duration"], made["time_zone"], made["required"]) == ("calendar_day", "Europe/Berlin", False)
+    assert (made["quotas"], made["thresholds"], made["budget_raise"], made["alert_only"]) == ({}, None, None, False)
     new = {"max_budget": 8, "models": ["gpt-4*"], "required": True, "fallback_model": "gpt-3"}
     changed = stand.post("/limit/update", {"limit": "per-user", **new})
     assert changed == {**made, **new}
-    plain = stand.post("/limit/new", {"name": "all", "rpm_limit": 100, "providers": ["one"]})
-    assert (plain["providers"], changed["providers"]) == (["one"], [])
+    more = {"usd": 2.5, "until": f"{NEXT_YEAR}-01-31"}
+    own = {"quotas": {"requests": 9}, "thresholds": [70, 90], "budget_duration": "1d"}
+    plain = stand.post(
+        "/limit/new",
+        {"name": "all", "max_budget": 3, **own, "budget_raise": more, "alert_only": True, "providers": ["one"]},
+    )
+    assert {name: plain[name] for name in own} == own
+    assert plain["budget_raise"] == {"usd": 2.5, "until": f"{NEXT_YEAR}-01-31T00:00:00.000000Z"}
+    less = {"quotas": {"requests": 8}, "budget_raise": None, "alert_only": False}
+    plain = stand.post("/limit/update", {"limit": "all", **less})
+    assert {name: plain[name] for name in less} == less
+    assert changed["providers"] == []
     assert stand.get("/limit/list")["limits"] == [changed, plain]
     unset = stand.post("/limit/update", {"limit": made["id"], "fallback_model": None})
     assert unset == {**changed, "fallback_model": None}
@@ -31,6 +45,7 @@ def test_the_life_of_a_limit(stand: Stand) -> None:
     done = [(one["action"], one["target"]) for one in reversed(stand.get("/v1/audit")["data"])]
     assert done == [
         ("limit.create", made["id"]), ("limit.update", "per-user"), ("limit.create", plain["id"]),
+        ("limit.update", "all"),
         ("limit.update", made["id"]), ("limit.delete", made["id"]),
     ]  # fmt: skip
 
@@ -56,6 +71,9 @@ def test_one_value_is_shown_and_not_in_the_audit_log(stand: Stand) -> None:
         ("new", {**EACH, "time_zone": "Berlin", "budget_duration": "calendar_day"}, "time_zone", "not a time zone"),
         ("new", {**EACH, "models": ["a*b"]}, "models", "must be names of models"),
         ("new", {**EACH, "providers": ["One"]}, "providers", "names of providers"),
+        ("new", {**EACH, "quotas": {"days": 1}}, "quotas", "days"),
+        ("new", {**EACH, "budget_raise": {"usd": 1, "until": "never"}}, "budget_raise", "must end"),
+        ("new", {"name": "a", "rpm_limit": 1, "alert_only": True}, "alert_only", "needs a budget"),
         ("new", {**EACH, "fallback_model": "m"}, "fallback_model", "counts in this limit, too"),
         ("update", {"limit": "nobody", "rpm_limit": 5}, "limit", "no limit has the id or the name 'nobody'"),
     ],

@@ -89,7 +89,7 @@ class Held(OpenReservation):
 
     def grow(self, nusd: int) -> None: ...
 
-    def close(self, nusd: int, tokens: int) -> None:
+    def close(self, nusd: int, tokens: int, *_: object) -> None:
         self.closed += 1
 
 
@@ -105,7 +105,7 @@ class Unlimited(Admission):
         """an admission lasts until it is set"""
 
     async def admit(
-        self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
+        self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int, **_: object
     ) -> Held | Denied:
         self.asked.append((nusd, tokens, scopes))
         if self.waits is not None:

@@ -21,7 +21,12 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
     """The amounts to reserve."""
 
     nusd: Nusd
-    tokens: int
+    input_tokens: int
+    output_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
 
 
 def completion_tokens(*, requested: int | None, n: int, default: int, model_max: int | None) -> int:
@@ -58,9 +63,8 @@ def quote(
     as far as the request states them; searches are known only at the end. `asked`: what the request asks for, as far as
     the list multiplies prices for it.
     """
-    tokens = prompt_tokens + completion_tokens
     if price is None or not price.tiers:
-        return Quote(Nusd(0), tokens)
+        return Quote(Nusd(0), prompt_tokens, completion_tokens)
     dearer: list[tuple[str, str]] = []
     if price.multipliers:  # what only an answer can say may not be said
         dearer = [by for by in applied(price, asked).items() if multiplier(by[1]) > 1 or not of_answer(by[0])]
@@ -70,7 +74,7 @@ def quote(
             for rates in _applicable(price, prompt_tokens)
         ]
     )
-    return Quote(min(nusd_rounded_half_up(parts_max), nusd_max), tokens)
+    return Quote(min(nusd_rounded_half_up(parts_max), nusd_max), prompt_tokens, completion_tokens)
 
 
 def _applicable(price: Price, prompt_tokens: int) -> Sequence[Rates]:

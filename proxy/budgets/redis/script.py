@@ -17,7 +17,8 @@ backup, is accepted). 2 the calling node's hash: `n` the number of its operation
 announcement, `left` the generation in which the node stopped, if it did. 3 `sums`, a hash: `s<counter>` spent;
 `w<counter>` start of the window, and the ledger's time of the spend total. 4 `gates`, a hash: `h<counter>` reserved,
 `o<counter>` open, `c<counter>` closed, deleted when all are 0. 5 `holds`, a hash: exchange → packed {node, nusd,
-tokens, second, closed at (µs; 0: open), {{counter, since, maximum of nUSD or false, true if it has a rate window}, …}}.
+tokens, second, closed at (µs; 0: open), {{counter, since, maximum or false, true if it has a rate window, of a quota:
+what is reserved there}, …}}.
 6 `index`, a sorted set of `<node>\\0<exchange>`. 7 `closed`, a sorted set: exchanges by the time they were closed. 8
 `nodes`, a hash: node → the generation of its last complete announcement, empty if only other nodes have seen it. From 9
 on: see each script.
@@ -122,8 +123,25 @@ local function move(counter, nusd, open, closed)
   end
   one[1], one[2], one[3] = one[1] + nusd, one[2] + open, one[3] + closed
 end
+-- Money does not count at the counter of a quota.
 local function move_all(counters, nusd, open, closed)
-  for _, counter in ipairs(counters) do move(counter[1], nusd, open, closed) end
+  for _, counter in ipairs(counters) do move(counter[1], counter[5] and 0 or nusd, open, closed) end
+end
+local function move_amounts(counters, sign)
+  for _, counter in ipairs(counters) do
+    if counter[5] then move(counter[1], sign * counter[5], 0, 0) end
+  end
+end
+local function set_amounts(counters, amounts, shrink)
+  local changes = false
+  for _, counter in ipairs(counters) do
+    local amount = counter[5] and amounts[counter[1]]
+    if amount and amount ~= counter[5] and (shrink or amount > counter[5]) then
+      move(counter[1], amount - counter[5], 0, 0)
+      counter[5], changes = amount, true
+    end
+  end
+  return changes
 end
 local function written(field, by)
   if by ~= 0 then return call("HINCRBY", COUNTERS, field, whole(by)) end
@@ -154,6 +172,7 @@ local function begin(id, one)
   store(id, one)
   call("ZADD", INDEX, 0, one[1] .. "\\0" .. id)
   move_all(one[6], one[2], 1, 0)
+  move_amounts(one[6], 1)
 end
 local function forget(id, one)
   call("HDEL", RESERVATIONS, id)
@@ -161,6 +180,7 @@ local function forget(id, one)
   if one[5] ~= 0 then call("ZREM", CLOSED, id) end
   local open = one[5] == 0 and 1 or 0
   move_all(one[6], -one[2], -open, open - 1)
+  move_amounts(one[6], -1)
 end
 
 -- The buckets of the last 60 s: second, requests, tokens, oldest first.
@@ -194,14 +214,17 @@ local function count(key, when, requests, tokens)
   end
   if #buckets > 0 then changed[key] = true end
 end
-local function finish(id, one, nusd, tokens, places)
+local function finish(id, one, nusd, tokens, amounts, places)
   if tokens ~= one[3] then
     for _, counter in ipairs(one[6]) do
       local place = counter[4] and places[counter[1]]
       if place then count(KEYS[place], one[4], 0, tokens - one[3]) end
     end
   end
-  if nusd == 0 then return forget(id, one) end
+  local free = nusd == 0
+  for _, amount in pairs(amounts) do free = free and amount == 0 end
+  if free then return forget(id, one) end
+  set_amounts(one[6], amounts, true)
   local open = one[5] == 0 and 1 or 0
   move_all(one[6], nusd - one[2], -open, open)
   one[2], one[3] = nusd, tokens

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from proxy.budgets.redis.script import script
 
-# {exchange, nusd, tokens, {{counter, since, maximum of nUSD, rpm, tpm, parallel, position of the window in KEYS}, …}};
-# false: not bounded. Replies: granted {levels}, denied {reason, counter, µs to wait or false, spent or false,
-# reserved, levels}, unseeded {indices of counters in the arguments, from 1}, warming {µs}.
+# {exchange, nusd, tokens, {{counter, since, maximum, rpm, tpm, parallel, position of the window in KEYS, amount of a
+# quota}, …}}; false: not bounded, or no quota. Replies: granted {levels}, denied {reason, counter, µs to wait or false,
+# spent or false, reserved, levels}, unseeded {indices of counters in the arguments, from 1}, warming {µs}.
 # A level, if rates are bounded: requests, µs, tokens, µs.
 RESERVE = script("""
 local id, nusd, tokens, counters = question[1], question[2], question[3], question[4]
@@ -48,7 +48,7 @@ for i, counter in ipairs(counters) do
     local since = sums[2 * i - 1] and string.match(sums[2 * i - 1], "^%S+")
     if since == counter[2] then
       one.spent = tonumber(sums[2 * i])
-      if one.spent + one.reserved + nusd > counter[3] then fail("money", counter, nil, one) end
+      if one.spent + one.reserved + (counter[8] or nusd) > counter[3] then fail("money", counter, nil, one) end
     else
       unseeded[#unseeded + 1] = i
     end
@@ -100,7 +100,7 @@ end
 local bound = {}
 for i, counter in ipairs(counters) do
   local one = bounds[i]
-  bound[i] = {counter[1], counter[2], counter[3], counter[7] and true}
+  bound[i] = {counter[1], counter[2], counter[3], counter[7] and true, counter[8] or nil}
   one.reserved, one.open = one.reserved + nusd, one.open + 1
   if counter[7] then
     count(KEYS[counter[7]], second, 1, tokens)
@@ -112,13 +112,14 @@ write()
 return answer("granted", levels())
 """)
 
-# {exchange, nusd} → 1 or 0.
+# {exchange, nusd, {counter of a quota: amount, …}} → 1 or 0.
 GROW = script("""
 local one = reservation(question[1])
 if not one or one[5] ~= 0 then return answer("done", 1) end
-if question[2] > one[2] then
-  move_all(one[6], question[2] - one[2], 0, 0)
-  one[2] = question[2]
+local more = set_amounts(one[6], question[3], false)
+if question[2] > one[2] or more then
+  move_all(one[6], math.max(question[2] - one[2], 0), 0, 0)
+  one[2] = math.max(one[2], question[2])
   store(question[1], one)
   write()
 end
@@ -134,11 +135,11 @@ end
 return answer("done", 1)
 """)
 
-# {{{exchange, nusd, tokens}, …}, {counter: position of its window in KEYS, …}}
+# {{{exchange, nusd, tokens, {counter of a quota: amount, …}}, …}, {counter: position of its window in KEYS, …}}
 CLOSE = script("""
 for _, ended in ipairs(question[1]) do
   local one = reservation(ended[1])
-  if one then finish(ended[1], one, ended[2], ended[3], question[2]) end
+  if one then finish(ended[1], one, ended[2], ended[3], ended[4], question[2]) end
 end
 write()
 return answer("done")
@@ -186,13 +187,15 @@ call("EXPIRE", NODE, 86400)
 return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. node .. "\\0", "(" .. node .. "\\1"))
 """)
 
-# {generation, {{exchange, nusd, tokens, second or 0, ended, true if it was stored before, {{counter, since, maximum of
-# nUSD, window or false}, …}}, …}, {counter: its window, …}, {orphans}} → "other" if the generation is another one.
-# A window: its position in KEYS.
+# {generation, {{exchange, nusd, tokens, second or 0, ended, true if it was stored before, {{counter, since, maximum,
+# window or false}, …}, {counter of a quota: amount, …}}, …}, {counter: its window, …}, {orphans}} → "other" if the
+# generation is another one. A window: its position in KEYS.
 ANNOUNCE = script("""
 if question[1] ~= life[1] then return answer("other") end
 for _, own in ipairs(question[2]) do
-  local id, nusd, tokens, ended = own[1], own[2], own[3], own[5]
+  local id, nusd, tokens, ended, amounts = own[1], own[2], own[3], own[5], own[8]
+  local free = nusd == 0
+  for _, amount in pairs(amounts) do free = free and amount == 0 end
   local one = reservation(id)
   if one then
     if one[1] ~= node then
@@ -201,25 +204,26 @@ for _, own in ipairs(question[2]) do
       one[1] = node
     end
     if ended then
-      finish(id, one, nusd, tokens, question[3])
+      finish(id, one, nusd, tokens, amounts, question[3])
     else
       if one[5] ~= 0 then call("ZREM", CLOSED, id) end
       local open = one[5] == 0 and 1 or 0
       move_all(one[6], nusd - one[2], 1 - open, open - 1)
+      set_amounts(one[6], amounts, true)
       one[2], one[5] = nusd, 0
       store(id, one)
     end
-  elseif not own[6] and not (ended and nusd == 0) then -- if it was stored before and is not now, the ledger has it
+  elseif not own[6] and not (ended and free) then -- if it was stored before and is not now, the ledger has it
     local when, bound = second, {}
     if own[4] > 0 then when = math.min(own[4], second) end
     for i, counter in ipairs(own[7]) do
-      bound[i] = {counter[1], counter[2], counter[3], counter[4] and true}
+      bound[i] = {counter[1], counter[2], counter[3], counter[4] and true, amounts[counter[1]]}
       -- An ended one may still be in the rate window.
       if counter[4] and not ended then count(KEYS[counter[4]], when, 1, tokens) end
     end
     one = {node, nusd, tokens, when, 0, bound}
     begin(id, one)
-    if ended then finish(id, one, nusd, tokens, question[3]) end
+    if ended then finish(id, one, nusd, tokens, amounts, question[3]) end
   end
 end
 for _, id in ipairs(question[4]) do
@@ -284,7 +288,7 @@ write()
 return answer("done", released)
 """)
 
-# {{counter, since, nUSD, as of, generation it was read for, or empty}, …}
+# {{counter, since, amount, as of, generation it was read for, or empty}, …}
 SEED = script("""
 local floor = tonumber(life[3] or floor_now())
 local cursor
@@ -301,24 +305,26 @@ if cursor and not life[3] then call("HSET", LIFE, "cursor", whole(cursor)) end
 return answer("done")
 """)
 
-# {after, until, {{exchange, settled at, started at, nUSD, {counters}}, …}} → 1 or 0.
+# {after, until, {{exchange, settled at, started at, nUSD, {counters}, {counter of a quota: amount, …}}, …}} → 1 or 0.
 ABSORB = script("""
 if tonumber(life[3] or "") ~= question[1] then return answer("done", 0) end
 local seeds, added = {}, {}
-for _, change in ipairs(question[3]) do
-  for _, counter in ipairs(change[5]) do
-    local seed = seeds[counter]
-    if seed == nil then
-      local since, as_of = string.match(call("HGET", SUMS, "w" .. counter) or "", "^(%S+) (%S+)$")
-      seed = since and {tonumber(since), tonumber(as_of)} or false
-      seeds[counter] = seed
-    end
-    if seed and seed[1] <= change[3] and seed[2] < change[2] then added[counter] = (added[counter] or 0) + change[4] end
+local function add(counter, change, amount)
+  local seed = seeds[counter]
+  if seed == nil then
+    local since, as_of = string.match(call("HGET", SUMS, "w" .. counter) or "", "^(%S+) (%S+)$")
+    seed = since and {tonumber(since), tonumber(as_of)} or false
+    seeds[counter] = seed
   end
+  if seed and seed[1] <= change[3] and seed[2] < change[2] then added[counter] = (added[counter] or 0) + amount end
+end
+for _, change in ipairs(question[3]) do
+  for _, counter in ipairs(change[5]) do add(counter, change, change[4]) end
+  for counter, amount in pairs(change[6]) do add(counter, change, amount) end
   local one = reservation(change[1])
   if one then forget(change[1], one) end
 end
-for counter, nusd in pairs(added) do call("HINCRBY", SUMS, "s" .. counter, whole(nusd)) end
+for counter, amount in pairs(added) do call("HINCRBY", SUMS, "s" .. counter, whole(amount)) end
 write()
 call("HSET", LIFE, "cursor", whole(question[2]))
 return answer("done", 1)

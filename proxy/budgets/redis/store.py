@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from redis.exceptions import NoScriptError
 
 from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import (
+    NO_AMOUNTS,
     CounterState,
     DenialReason,
     Denied,
@@ -121,7 +122,7 @@ class RedisBudgets:
             reservation.exchange_id,
             reservation.nusd,
             reservation.tokens,
-            [_bounds(one, windows) for one in reservation.counters],
+            [_bounds(one, windows, reservation.amounts) for one in reservation.counters],
         )
         deadline = asyncio.get_running_loop().time() + WARM_S_MAX
         while True:
@@ -136,16 +137,16 @@ class RedisBudgets:
                 raise BudgetsIncomplete("budgets: still waiting for nodes to re-announce reservations")
             await asyncio.sleep(min(values[0] / _US + 0.001, WARM_CHECK_S, left_s))
 
-    async def grow(self, exchange_id: str, nusd: int) -> bool:
+    async def grow(self, exchange_id: str, nusd: int, amounts: Mapping[str, int] = NO_AMOUNTS) -> bool:
         async with self._order:
-            _, fits = await self._call(scripts.GROW, (exchange_id, nusd))
+            _, fits = await self._call(scripts.GROW, (exchange_id, nusd, amounts))
         return bool(fits)
 
     async def close(self, ended: Sequence[Reservation]) -> None:
         async with self._order:
             for some in batches(ended, AT_ONCE):
                 windows = _RateWindows(counter for one in some for counter in one.counters)
-                question = [(one.exchange_id, one.nusd, one.tokens) for one in some], windows.places
+                question = [(one.exchange_id, one.nusd, one.tokens, one.amounts) for one in some], windows.places
                 await self._call(scripts.CLOSE, question, windows.counter_ids)
 
     def close_soon(self, ended: Sequence[Reservation], otherwise: Callable[[Sequence[Reservation]], None]) -> None:
@@ -186,7 +187,7 @@ class RedisBudgets:
         for some in batches(sums, AT_ONCE):
             generations = [self._seed_generations.end(one.counter_id) for one in some]
             question = [
-                (one.counter_id, repr(one.since), one.nusd, one.as_of_us, generation)
+                (one.counter_id, repr(one.since), one.amount, one.as_of_us, generation)
                 for one, generation in zip(some, generations, strict=True)
             ]
             await self._call(scripts.SEED, question)
@@ -196,7 +197,10 @@ class RedisBudgets:
         return None if cursor is None else int(cursor)
 
     async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
-        rows = [(one.exchange_id, one.settled_at_us, one.started_at, one.nusd, one.counter_ids) for one in changes]
+        rows = [
+            (one.exchange_id, one.settled_at_us, one.started_at, one.nusd, one.counter_ids, one.amounts)
+            for one in changes
+        ]
         _, absorbed = await self._call(scripts.ABSORB, (after_us, until_us, rows))
         return bool(absorbed)
 
@@ -295,6 +299,7 @@ class RedisBudgets:
                     (each.counter_id, repr(each.since), _or_false(each.nusd_max), windows.of(each))
                     for each in one.counters
                 ],
+                one.amounts,
             )
             for one, ended, stored in reservations
         ]
@@ -382,10 +387,11 @@ class _RateWindows:
         return self.places[counter.counter_id] if bounds_rate(counter) else False
 
 
-def _bounds(counter: LimitCounter, windows: _RateWindows) -> tuple[Any, ...]:
+def _bounds(counter: LimitCounter, windows: _RateWindows, amounts: Mapping[str, int]) -> tuple[Any, ...]:
     """A counter in the form that `RESERVE` expects."""
-    bounds = counter.nusd_max, counter.rpm, counter.tpm, counter.parallel
-    return counter.counter_id, repr(counter.since), *map(_or_false, bounds), windows.of(counter)
+    bounds = map(_or_false, (counter.nusd_max, counter.rpm, counter.tpm, counter.parallel))
+    amount = _or_false(amounts.get(counter.counter_id))
+    return counter.counter_id, repr(counter.since), *bounds, windows.of(counter), amount
 
 
 def _or_false(bound: int | None) -> int | bool:

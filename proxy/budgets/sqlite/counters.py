@@ -7,14 +7,15 @@ every generation of the file. A set stays as long as a reservation refers to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from proxy.billing.limits import LimitCounter
+from proxy.billing.limits import LimitCounter, quota_of
+from proxy.billing.reservation import NO_AMOUNTS
 from proxy.budgets.rates import Window
 from proxy.budgets.sqlite.file import BudgetFile, Damaged
 from proxy.budgets.verdicts import UsedAmounts, bounds_rate
@@ -39,6 +40,7 @@ class StoredLimits(NamedTuple):
 class _LimitCounters(NamedTuple):
     all: tuple[LimitCounter, ...]
     rated: tuple[LimitCounter, ...]
+    quotas: tuple[LimitCounter, ...]
 
 
 @lru_cache(maxsize=CACHED_MAX)  # the exchanges of a key have the same set
@@ -63,6 +65,10 @@ class ResolvedLimitsTable:
         """The counters of a set that bound rates. Raises Damaged."""
         return (self._cached.get(limits_id) or self._read(limits_id)).rated
 
+    def quotas(self, limits_id: int) -> tuple[LimitCounter, ...]:
+        """The counters of a set that are of quotas. Raises Damaged."""
+        return (self._cached.get(limits_id) or self._read(limits_id)).quotas
+
     def insert(self, rows: Iterable[StoredLimits]) -> None:
         """Store these sets; existing rows stay."""
         self._file.executemany(_INSERT, rows)
@@ -79,7 +85,9 @@ class ResolvedLimitsTable:
             raise Damaged(str(error)) from None
         if len(self._cached) >= CACHED_MAX:
             self._cached.clear()
-        read = self._cached[limits_id] = _LimitCounters(counters, tuple(filter(bounds_rate, counters)))
+        rated = tuple(filter(bounds_rate, counters))
+        quotas = tuple(one for one in counters if quota_of(one.counter_id) is not None)
+        read = self._cached[limits_id] = _LimitCounters(counters, rated, quotas)
         return read
 
 
@@ -102,7 +110,7 @@ class CounterTable:
         self._now = now
         self._states: dict[str, UsedAmounts] = {}
         self._moves: dict[str, tuple[int, int, int]] = {}
-        """counter id → unwritten changes of (reserved nUSD, open exchanges, closed exchanges)"""
+        """counter id → unwritten changes of (reserved amount, open exchanges, closed exchanges)"""
         self._counted: dict[str, Window] = {}
         """counter id → its rate window, if the window changed"""
 
@@ -121,14 +129,23 @@ class CounterTable:
             self._read(unread)
         return [states[one.counter_id] for one in counters]
 
-    def move(self, counters: Iterable[LimitCounter], nusd: int, running: int, closed: int) -> None:
-        """Add to the reserved nUSD, to the open and to the closed exchanges of each counter."""
+    def move(
+        self,
+        counters: Iterable[LimitCounter],
+        nusd: int,
+        running: int,
+        closed: int,
+        amounts: Mapping[str, int] = NO_AMOUNTS,
+    ) -> None:
+        """Add to the reserved amount, to the open and to the closed exchanges of each counter. `amounts`: counter id →
+        what is added there, in place of `nusd`."""
         moves = self._moves
         for counter in counters:
+            amount = amounts.get(counter.counter_id, nusd) if amounts else nusd
             before = moves.get(counter.counter_id, _NO_MOVE)
-            moves[counter.counter_id] = before[0] + nusd, before[1] + running, before[2] + closed
+            moves[counter.counter_id] = before[0] + amount, before[1] + running, before[2] + closed
             if (state := self._states.get(counter.counter_id)) is not None:
-                state.reserved += nusd
+                state.reserved += amount
                 state.running += running
 
     def count(self, states: Iterable[UsedAmounts], second: int, requests: int, tokens: int) -> None:

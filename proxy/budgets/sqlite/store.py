@@ -14,11 +14,11 @@ import fcntl
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from proxy.billing.reservation import CounterState, Reservation, SpendDelta, SpendTotal, Verdict
+from proxy.billing.reservation import NO_AMOUNTS, CounterState, Reservation, SpendDelta, SpendTotal, Verdict
 from proxy.budgets.sqlite.file import BudgetFile, Busy
 from proxy.budgets.sqlite.tables import AlreadyReserved, BudgetTables
 from proxy.budgets.store import BudgetsUnavailable, OwnReservations
@@ -157,9 +157,9 @@ class SqliteBudgets:
             self._file.transaction(self._tables.close, ended)
             return [self._file.transaction(self._tables.reserve, reservation) for reservation in reservations]
 
-    async def grow(self, exchange_id: str, nusd: int) -> bool:
+    async def grow(self, exchange_id: str, nusd: int, amounts: Mapping[str, int] = NO_AMOUNTS) -> bool:
         async with self._order:
-            return await self._transaction(self._tables.grow, exchange_id, nusd)
+            return await self._transaction(self._tables.grow, exchange_id, nusd, amounts)
 
     async def close(self, ended: Sequence[Reservation]) -> None:
         async with self._order:

@@ -1,13 +1,14 @@
 """The reads and writes of the budget store's SQLite file; each method runs within a transaction of `BudgetFile`.
 
-Invariant: at every commit, `held` (reserved nUSD), `open` and `closed` of a counter are the sums over its reservations.
+Invariant: at every commit, `held` (reserved), `open` and `closed` of a counter are the sums over its reservations. What
+these reserve at counters of quotas is in the table `amounts`; at all others they reserve money.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -15,6 +16,7 @@ from operator import attrgetter
 import msgspec
 
 from proxy.billing.reservation import (
+    NO_AMOUNTS,
     CounterState,
     DenialReason,
     Denied,
@@ -56,7 +58,15 @@ _SEED = (
 
 # Not with the other tables: files that were made before these are used on.
 _MAKE_ANNOUNCED = "CREATE TABLE IF NOT EXISTS announcements (node TEXT PRIMARY KEY, announced TEXT NOT NULL)"
+_MAKE_AMOUNTS = (
+    "CREATE TABLE IF NOT EXISTS amounts (exchange_id TEXT NOT NULL, gate_id TEXT NOT NULL, amount INTEGER NOT NULL,"
+    " PRIMARY KEY (exchange_id, gate_id)) WITHOUT ROWID"
+)
 _MAKE_TIMELINE = "CREATE TABLE IF NOT EXISTS timeline (one INTEGER PRIMARY KEY, timeline TEXT NOT NULL)"
+
+_SELECT_AMOUNTS = "SELECT exchange_id, gate_id, amount FROM (VALUES ?*) CROSS JOIN amounts ON exchange_id = column1"
+_WRITE_AMOUNT = "INSERT OR REPLACE INTO amounts VALUES (?, ?, ?)"
+_DELETE_AMOUNTS = "DELETE FROM amounts WHERE exchange_id = ?"
 
 # No read of the ledger takes so long. After that, an older ledger (restored from a backup) is accepted.
 FLOOR_S = 60.0
@@ -130,7 +140,8 @@ class BudgetTables:
         """Decide on requests with equal counters; granted ones are appended to `new`."""
         states = counters.states(group[0].counters)
         nusd, count = sum([reservation.nusd for reservation in group]), len(group)
-        if self._warming or not all([passes(state, nusd, count) for state in states]):  # noqa: C419  half the time
+        together = not self._warming and not group[0].amounts
+        if not together or not all([passes(state, nusd, count) for state in states]):  # noqa: C419  half the time
             return [self._verdict(reservation, counters, now, new) for reservation in group]
         counters.move(group[0].counters, nusd, count, 0)
         new += group
@@ -143,7 +154,7 @@ class BudgetTables:
         decided = verdict(reservation, states, now)
         result = None if self._warming and _may_change(decided, reservation) else decided
         if isinstance(result, Granted):
-            counters.move(reservation.counters, reservation.nusd, 1, 0)
+            counters.move(reservation.counters, reservation.nusd, 1, 0, reservation.amounts)
             counters.count(states, int(now), 1, reservation.tokens)
             new.append(reservation)
         elif self._stored(reservation.exchange_id) is not None or any(
@@ -154,14 +165,16 @@ class BudgetTables:
             self._seed_generations.begin(result.counters, self._file.generation)
         return Granted(levels(states, now)) if isinstance(result, Granted) else result
 
-    def grow(self, exchange_id: str, nusd: int) -> bool:
+    def grow(self, exchange_id: str, nusd: int, amounts: Mapping[str, int]) -> bool:
         stored = self._stored(exchange_id)
         if stored is None or not stored.open:
             return True
         with self._counters() as counters:
-            if nusd > stored.nusd:
+            more = self._set_amounts(stored, amounts, shrink=False)
+            if nusd > stored.nusd or any(more.values()):
+                nusd = max(nusd, stored.nusd)
                 self._file.execute("UPDATE holds SET nusd = ? WHERE exchange_id = ?", (nusd, exchange_id))
-                counters.move(self._limits.counters(stored.limits_id), nusd - stored.nusd, 0, 0)
+                counters.move(self._limits.counters(stored.limits_id), nusd - stored.nusd, 0, 0, more)
             states = counters.states(self._limits.counters(stored.limits_id))
         return all(
             state.counter.nusd_max is None
@@ -219,7 +232,29 @@ class BudgetTables:
         if inserted < len(rows):  # usually because the set of counters is new
             self._limits.insert(limits.values())
             inserted += self._file.executemany(_INSERT_HOLD, rows).rowcount
+        if amounts := [(one.exchange_id, *pair) for one in reservations for pair in one.amounts.items()]:
+            self._file.execute(_MAKE_AMOUNTS)
+            self._file.executemany(_WRITE_AMOUNT, amounts)
         return inserted
+
+    def _amounts(self, exchange_ids: Sequence[str]) -> dict[tuple[str, str], int]:
+        """(Exchange, counter of a quota) → what the exchange has reserved there. The exchanges have quotas."""
+        return {
+            (one, counter_id): amount for one, counter_id, amount in rows_of(self._file, _SELECT_AMOUNTS, exchange_ids)
+        }
+
+    def _set_amounts(
+        self, stored: _StoredReservation, amounts: Mapping[str, int], *, shrink: bool = True
+    ) -> dict[str, int]:
+        """Set what an exchange has reserved at the counters of its quotas, and return the differences by counter, 0 for
+        those without one. Without `shrink`, amounts that are less stay."""
+        changes = dict.fromkeys([one.counter_id for one in self._limits.quotas(stored.limits_id)], 0)
+        if changes and amounts:
+            for (exchange_id, counter_id), before in self._amounts([stored.exchange_id]).items():
+                amount = amounts.get(counter_id, before)
+                changes[counter_id] = amount - before if shrink else max(amount - before, 0)
+                self._file.execute(_WRITE_AMOUNT, (exchange_id, counter_id, before + changes[counter_id]))
+        return changes
 
     def _stored(self, exchange_id: str) -> _StoredReservation | None:
         return next(iter(self._all_stored([exchange_id])), None)
@@ -240,17 +275,22 @@ class BudgetTables:
         for stored, one in ended:
             if one.tokens != stored.tokens and (rated := self._limits.rated(stored.limits_id)):
                 counters.count(counters.states(rated), stored.second, 0, one.tokens - stored.tokens)
-            if one.nusd == 0:
+            if one.nusd == 0 and one.is_free:
                 free.append(stored)
             else:
                 charged.append((one.nusd, one.tokens, now, stored.exchange_id))
+                if one.amounts:
+                    quotas = self._limits.quotas(stored.limits_id)
+                    counters.move(quotas, 0, 0, 0, self._set_amounts(stored, one.amounts))
                 sums = moved.get(stored.limits_id) or moved.setdefault(stored.limits_id, [0, 0])
                 sums[0] += one.nusd - stored.nusd
                 sums[1] += stored.open
         if charged:
             self._file.executemany(_CLOSE_HOLD, charged)
         for limits_id, (nusd, running) in moved.items():
-            counters.move(self._limits.counters(limits_id), nusd, -running, running)
+            quotas = self._limits.quotas(limits_id)
+            moved_already = dict.fromkeys([one.counter_id for one in quotas], 0) if quotas else NO_AMOUNTS
+            counters.move(self._limits.counters(limits_id), nusd, -running, running, moved_already)
         if free:
             self._delete(free, counters)
 
@@ -261,7 +301,17 @@ class BudgetTables:
             groups.setdefault(stored.limits_id, []).append(stored)
         for limits_id, group in groups.items():
             nusd, running = sum([one.nusd for one in group]), sum([one.open for one in group])
-            counters.move(self._limits.counters(limits_id), -nusd, -running, running - len(group))
+            released = self._delete_amounts(limits_id, [one.exchange_id for one in group])
+            counters.move(self._limits.counters(limits_id), -nusd, -running, running - len(group), released)
+
+    def _delete_amounts(self, limits_id: int, exchange_ids: Sequence[str]) -> dict[str, int]:
+        """Delete what these exchanges of one set have reserved at counters of quotas. The changes by counter."""
+        released: dict[str, int] = dict.fromkeys([one.counter_id for one in self._limits.quotas(limits_id)], 0)
+        if released:
+            for (_, counter_id), amount in self._amounts(exchange_ids).items():
+                released[counter_id] -= amount
+            self._file.executemany(_DELETE_AMOUNTS, [(one,) for one in exchange_ids])
+        return released
 
     # -- all reservations of a node
 
@@ -299,7 +349,8 @@ class BudgetTables:
                 )
                 change = one.nusd - stored.nusd, 1 - stored.open, stored.open - 1
                 with self._counters() as counters:
-                    counters.move(self._limits.counters(stored.limits_id), *change)
+                    amounts = self._set_amounts(stored, one.amounts)
+                    counters.move(self._limits.counters(stored.limits_id), *change, amounts)
             elif not self._released_since(one, before):
                 self._restore(one, counts=True)
 
@@ -310,7 +361,7 @@ class BudgetTables:
                 self._file.execute("UPDATE holds SET node = ? WHERE exchange_id = ?", (self._node, one.exchange_id))
                 with self._counters() as counters:
                     self._end([(stored, one)], counters)
-            elif one.nusd and not self._released_since(one, before):
+            elif not one.is_free and not self._released_since(one, before):
                 self._restore(one, counts=False)
                 self.close([one])
 
@@ -330,7 +381,7 @@ class BudgetTables:
         second = int(min(reservation.at or self._unix_time(), self._unix_time()))
         with self._counters() as counters:
             self._insert([reservation], second)
-            counters.move(reservation.counters, reservation.nusd, 1, 0)
+            counters.move(reservation.counters, reservation.nusd, 1, 0, reservation.amounts)
             states = counters.states(reservation.counters)  # also without `counts`: a new counter gets its row
             if counts:
                 counters.count(states, second, 1, reservation.tokens)
@@ -351,7 +402,7 @@ class BudgetTables:
         if cursor is None and accepted:
             self._file.execute("UPDATE life SET cursor = ?", (min(one.as_of_us for one in accepted),))
         for one in accepted:
-            self._file.execute(_SEED, (one.counter_id, one.since, one.nusd, one.as_of_us))
+            self._file.execute(_SEED, (one.counter_id, one.since, one.amount, one.as_of_us))
 
     def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         if self.cursor() != after_us:
@@ -365,9 +416,16 @@ class BudgetTables:
     def _additions(self, changes: Iterable[SpendDelta]) -> dict[str, int]:
         """Counter id → the spend to add."""
         groups: dict[tuple[str, ...], list[SpendDelta]] = {}
+        of_quotas: dict[str, list[tuple[SpendDelta, int]]] = {}
         for change in changes:
             groups.setdefault(change.counter_ids, []).append(change)
+            for counter_id, amount in change.amounts.items():
+                of_quotas.setdefault(counter_id, []).append((change, amount))
         added: dict[str, int] = {}
+        for counter_id, since, as_of_us in rows_of(self._file, _SELECT_SEEDED, list(of_quotas)):
+            of_quota = of_quotas[counter_id]
+            new = [n for one, n in of_quota if since <= one.started_at and as_of_us < one.settled_at_us]
+            added[counter_id] = sum(new)
         for counter_ids, group in groups.items():
             for counter_id, since, as_of_us in rows_of(self._file, _SELECT_SEEDED, counter_ids):
                 new = [one.nusd for one in group if since <= one.started_at and as_of_us < one.settled_at_us]

@@ -92,11 +92,14 @@ class AuditedOperations:
 
 
 def checked(param: str, read: Callable[[Any], Any], value: Any) -> Any:
-    """`read(value)`; raises ApiError that names the field instead of ValueError."""
+    """`read(value)`; raises ApiError that names the field instead of ValueError: the one that its message begins with,
+    or else `param`."""
     try:
         return read(value)
     except ValueError as wrong:
-        raise invalid(f"'{param}': {wrong}.", param) from None
+        name, colon, message = str(wrong).partition(": ")
+        named = FIELDS.get(name) if colon else None
+        raise invalid(f"'{named or param}': {message if named else wrong}.", named or param) from None
 
 
 def _refused(refusal: ValueError) -> ApiError:

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from proxy.billing.dimensions import END_USER, dimension, hashed, value_of
 from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limit_rules import RULE_ID, LimitRule
+from proxy.billing.limits import QUOTA_MAX, Measure
 from proxy.console.api.audited_operations import AuditedOperations, checked
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation
 from proxy.console.api.schemas.keys import (
@@ -41,6 +42,9 @@ Dimensions = Annotated[tuple[Text, ...], Meta(max_length=8)]
 Values = Annotated[dict[str, Annotated[str, Meta(min_length=1, max_length=1_024)]], Meta(max_length=8)]
 
 
+Quotas = dict[Measure, Annotated[int, Meta(ge=1, le=QUOTA_MAX)]]
+
+
 class NewLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new limit: for each value of some dimensions, or for a part of the requests."""
 
@@ -60,6 +64,10 @@ class NewLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """only requests with these values: dimension → value; needs a `key` or a project"""
     required: bool = False
     """refuse requests that lack a dimension of `split_by`"""
+    quotas: Quotas = msgspec.field(default_factory=dict)
+    """the most `requests`, `input_tokens`, `output_tokens`, `tokens` of each window of the budget"""
+    alert_only: bool = False
+    """the budget refuses nothing: it only alerts"""
     fallback_model: Text | None = None
     """the model that answers a request instead, if this limit refuses it; not one of `models`"""
 
@@ -72,6 +80,9 @@ class ChangedLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields
     name: Text | UnsetType = UNSET
     models: Models | UnsetType | None = UNSET
     required: bool | UnsetType = UNSET
+    quotas: Quotas | UnsetType = UNSET
+    """new amounts of its quotas"""
+    alert_only: bool | UnsetType = UNSET
     fallback_model: Text | UnsetType | None = UNSET
 
 
@@ -96,6 +107,8 @@ class LimitInfo(BoundsShown, frozen=True, kw_only=True):
     """dimension → value; the value id of an erased one"""
     split_by: list[str]
     required: bool
+    quotas: dict[str, int]
+    alert_only: bool
     fallback_model: str | None
     created_at: str
 
@@ -139,6 +152,7 @@ class LimitsApi:
             raise bad_request("Give 'key' or 'account', not both.", param="key", code="invalid_value")
         fields = checked("max_budget", changes, body)
         fields.pop("name", None)
+        fields |= {"quotas": body.quotas, "alert_only": body.alert_only}
         models, limits = fields.pop("models", None) or (), made_limits(fields)
         only = {checked("only", _dimension, name): checked("only", _value, value) for name, value in body.only.items()}
         split_by = [checked("split_by", _dimension, name) for name in body.split_by]
@@ -166,10 +180,9 @@ class LimitsApi:
         fields = checked("max_budget", changes, body)
         if "models" in fields:
             fields["models"] = tuple(fields["models"] or ())
-        if body.required is not UNSET:
-            fields["required"] = body.required
-        if body.fallback_model is not UNSET:
-            fields["fallback_model"] = body.fallback_model
+        for name in ("required", "fallback_model", "quotas", "alert_only"):
+            if (value := getattr(body, name)) is not UNSET:
+                fields[name] = value
         done = await self.operations.run(
             call, "limit.update", body.limit, body, lambda _act: self.rules.update(body.limit, **fields)
         )
@@ -209,6 +222,8 @@ class LimitsApi:
                 only={name: names.get(value_id, value_id) for name, value_id in rule.values.items()},
                 split_by=list(rule.split_by),
                 required=rule.required,
+                quotas={measure.value: most for measure, most in rule.limits.quotas.items()},
+                alert_only=rule.limits.alert_only,
                 fallback_model=rule.fallback_model,
                 created_at=iso_utc(rule.created_at),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from proxy.billing.limits import quota_of, scope_of
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
 from proxy.budgets.budget_state import BudgetState, credit_state, window_state
@@ -19,7 +21,6 @@ from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
 from proxy.console.api.schemas.keys import PaidOf
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
-from proxy.ledger.settling.spend import scope_of
 from proxy.reports.dimensions import ShownDimension, ValueReader
 from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
@@ -138,13 +139,14 @@ class StatusApi:
 
     async def budgets(self, call: ApiCall) -> ApiReply:
         """The budgets that the caller may see. Raises OSError."""
-        every = [(scope_of(state.counter_id), state) for state in await self.counter_states()]
+        counters = [one for one in await self.counter_states() if quota_of(one.counter_id) is None]
+        every = [(scope_of(state.counter_id), state) for state in counters]
         every = [(scope_id, one) for scope_id, one in every if call.session.may_see(scope_id)]
         known = await self.threads.run(self.subjects, {scope_id for scope_id, _ in every})
         prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
         paid = await self.threads.run(self.paid, prepaid) if prepaid else {}
         found = [
-            window_state(one, known[scope_id])
+            window_state(one, known[scope_id], time.time())
             if scope_id == one.counter_id
             else credit_state(one, known[scope_id], paid[scope_id].credit_nusd)
             for scope_id, one in every

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -27,7 +28,7 @@ from proxy.billing.batch import (
 from proxy.billing.dimensions import Dimensions
 from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import Scope
+from proxy.billing.limits import NOTHING_MEASURED, Measured, Scope, measured
 from proxy.billing.money import Nusd
 from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.rules import Payer
@@ -144,7 +145,9 @@ class BatchMaker:
                 _require_price(share.model, price_of[share.model], share.units, generates=share.completion_tokens > 0)
         priced = [(share, price_of[share.model]) for share in new.read.shares]
         nusd = batch_quote(priced, nusd_max=reserve.nusd_max) if scopes else 0
-        found = await self._admission.admit(key, scopes, made, nusd=nusd, tokens=0)
+        found = await self._admission.admit(
+            key, scopes, made, nusd=nusd, tokens=0, at_quotas=partial(_counted, new.read)
+        )
         if isinstance(found, Denied):
             wanted = _requested(new.read, nusd, reserve.completion_tokens)
             raise refusal(found, key, scopes, wanted, at=now, exceeded_status=reserve.exceeded_status)
@@ -219,7 +222,7 @@ class BatchMaker:
         self, made_for: Asked, new: NewBatch, batch: StoredBatch, reservation: OpenReservation
     ) -> web.StreamResponse:
         """Send the request, and store the result. Raises ApiError."""
-        held, known = batch.reserved_nusd or 0, False
+        held, counted, known = batch.reserved_nusd or 0, _counted(new.read), False
         try:
             answer = await self._answer(made_for, new, batch)
             if 200 <= answer.status < 300:
@@ -227,13 +230,14 @@ class BatchMaker:
                 known = True
                 return reply
             if answer.status < 500:
-                held, known = 0, await self._refused(batch)
+                held, counted, known = 0, NOTHING_MEASURED, await self._refused(batch)
             return await passed(answer, new.provider, batch.exchange_id, made_for.request, made_for.connection)
         except NotSentError as failure:
-            held, known = 0, await self._refused(batch)
+            held, counted, known = 0, NOTHING_MEASURED, await self._refused(batch)
             raise failure.refusal() from None
         finally:
-            reservation.close(held, 0)  # it ends with the batch's entry, which follows those of all lines
+            # It ends with the batch's entry, which follows those of all lines.
+            reservation.close(held, 0, counted)
             if not known:
                 await self._leave(batch)
 
@@ -291,6 +295,12 @@ def _requested(read: BatchInput, nusd: int, assumed: int) -> RequestedAmounts:
         assumed=assumed,
         lines=read.lines,
     )
+
+
+def _counted(read: BatchInput) -> Measured:
+    """What all lines count at quotas."""
+    prompts = sum(share.prompt_tokens for share in read.shares)
+    return measured(read.lines, prompts, sum(share.completion_tokens for share in read.shares))
 
 
 def _leads_to(way: Route, provider: Provider, upstream_model: str) -> bool:

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType, json, structs
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.ending import FREE, Ending, compared, record_of
-from proxy.billing.limits import Scope
+from proxy.billing.limits import Scope, counted
 from proxy.billing.money import usd_text
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BackgroundRun, BillableParts, Opened, Outcome, Price, UsageRecord
@@ -279,9 +279,13 @@ class OpenExchange:
         self._ports.outbox.finish(record, self.slot)
 
     def _release(self, record: UsageRecord, _metered: Metered | None) -> None:
-        self.tokens = _tokens(record.reading.usage)
-        nusd = charged(record) if self.reservation.spends else None
-        self.reservation.close(nusd or 0, self.tokens)
+        usage, reservation = record.reading.usage, self.reservation
+        self.tokens = _tokens(usage)
+        nusd = charged(record) if reservation.spends else None
+        if reservation.reserved.amounts:
+            reservation.close(nusd or 0, self.tokens, counted(usage))
+        else:
+            reservation.close(nusd or 0, self.tokens)
 
     def _tell(self, record: UsageRecord, metered: Metered | None) -> None:
         error = None if metered is None or REFUTED in record.details else self._learn(metered)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from random import random
 from time import monotonic
@@ -19,7 +20,7 @@ from proxy.billing.byok import byok_lists
 from proxy.billing.dimensions import Dimensions
 from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import Scope
+from proxy.billing.limits import Scope, measured
 from proxy.billing.money import Nusd
 from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tokens_bound, quote
@@ -40,7 +41,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
 from proxy.metering.usage import NO_USAGE
 
-NOTHING_HELD = Quote(Nusd(0), 0)
+NOTHING_HELD = Quote(Nusd(0), 0, 0)
 # Routes of keys that are kept; with the model "*", a client may send any name.
 ROUTES_KEPT = 4_096
 
@@ -195,7 +196,10 @@ class ExchangeOpener:
         if doubtful and any(scope.limits.spends for scope in scopes) and not _can_quote(price, facts):
             raise errors.model_unpriced(facts.model)
         held = self._quote(reserve, facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
-        found = await self._ports.admission.admit(key, scopes, exchange_id, nusd=held.nusd, tokens=held.tokens)
+        found = await self._ports.admission.admit(
+            key, scopes, exchange_id, nusd=held.nusd, tokens=held.input_tokens + held.output_tokens,
+            at_quotas=partial(measured, 1, held.input_tokens, held.output_tokens),
+        )  # fmt: skip
         if isinstance(found, Denied):
             wanted = self._requested(reserve, held, facts, route, terms)
             raise refusal(found, key, scopes, wanted, at=terms.at, exceeded_status=reserve.exceeded_status)
@@ -304,8 +308,9 @@ def _with_own_credential(route: Route, terms: str, model: str) -> Route:
 
 
 def _of_money(scope: Scope) -> Scope:
-    """The level without its limits of rates and parallel requests."""
-    return structs.replace(scope, limits=structs.replace(scope.limits, rpm=None, tpm=None, parallel=None))
+    """The level without its limits of requests, tokens and parallel requests."""
+    only_money = structs.replace(scope.limits, rpm=None, tpm=None, parallel=None, quotas={})
+    return structs.replace(scope, limits=only_money)
 
 
 def _can_quote(price: Price | None, facts: RequestFacts) -> bool:

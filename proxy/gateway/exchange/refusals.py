@@ -12,7 +12,15 @@ from math import ceil
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limit_rules import CLIENT_RULES, EACH_RUN, LimitRule, RuleScope
-from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters
+from proxy.billing.limits import (
+    LimitCounter,
+    Measure,
+    Scope,
+    credit_counter_id,
+    limit_counters,
+    measured,
+    quota_of,
+)
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import DenialReason, Denied
 from proxy.foundation.times import iso_utc
@@ -22,6 +30,8 @@ from proxy.metering.usage import NO_USAGE, Usage
 
 _UNLIMITED = {False: "answer: the request sets no max_tokens or equivalent", True: "line without max_tokens"}
 _ANY_LEVEL = "this key, its project or its organization"
+# `output tokens`, as in a message.
+_COUNTS = {one: one.value.replace("_", " ") for one in Measure}
 # Field of `Usage` → the unit in a message.
 _UNITS = {"images": "images", "audio_ms": "ms of audio", "characters": "characters", "pages": "pages"}
 
@@ -132,8 +142,11 @@ def _level(scope: Scope | None, key: ApiKey) -> str:
 
 
 def _over_budget(denial: _Denial, status: int) -> ApiError:
+    measure = quota_of(denial.denied.counter_id)
+    if measure is not None:
+        return _over_quota(denial, measure)
     limit = f"the {'prepaid credit' if denial.prepaid else 'budget'} of {denial.level}"
-    left = _left_nusd(denial)
+    left = _left(denial)
     if left is None or left <= 0:
         parts = [f"You exceeded your current quota: {limit} is exhausted{_amounts(denial, left)}."]
     else:
@@ -148,12 +161,33 @@ def _over_budget(denial: _Denial, status: int) -> ApiError:
     return ApiError(status, " ".join(parts), kind="insufficient_quota", code="insufficient_quota")
 
 
-def _left_nusd(denial: _Denial) -> int | None:
+def _over_quota(denial: _Denial, measure: Measure) -> ApiError:
+    """429: a quota of requests or tokens."""
+    counts, left, reserved = _COUNTS[measure], _left(denial), denial.denied.reserved
+    bound = "" if denial.counter is None else f" of {denial.counter.nusd_max} {counts}"
+    limit = f"the quota{bound} of {denial.level}"
+    others = f", {reserved} reserved by other requests" if reserved else ""
+    if left is None or left <= 0:
+        parts = [f"You exceeded your current quota: {limit} is exhausted{f' (0 left{others})' if others else ''}."]
+    else:
+        wanted = denial.requested
+        would = measured(1, wanted.prompt_tokens, wanted.completion_tokens)[measure]
+        reasons = f" for {wanted.reasons()}" if wanted.reasons() else ""
+        amount = f"it would reserve {would} {counts}{reasons}"
+        parts = [f"This request does not fit {limit} ({left} left{others}): {amount}."]
+    end = None if denial.scope is None else denial.scope.limits.window_end(denial.scope.created_at, denial.at)
+    parts += [_resets("quota", end)] if denial.scope is not None else []
+    wait_s = None if end is None else max(1, ceil(end - denial.at))
+    kind = "requests" if measure is Measure.REQUESTS else "tokens"
+    return ApiError(429, " ".join(parts), kind=kind, code="rate_limit_exceeded", retry_after_s=wait_s)
+
+
+def _left(denial: _Denial) -> int | None:
     """The remainder after all spend and all reservations; below 0 if both exceed the bound. None: unknown."""
     denied, counter = denial.denied, denial.counter
-    if denied.spent_nusd is None or counter is None or counter.nusd_max is None:
+    if denied.spent is None or counter is None or counter.nusd_max is None:
         return None
-    return counter.nusd_max - denied.spent_nusd - denied.reserved_nusd
+    return counter.nusd_max - denied.spent - denied.reserved
 
 
 def _amounts(denial: _Denial, left: int | None) -> str:
@@ -161,7 +195,7 @@ def _amounts(denial: _Denial, left: int | None) -> str:
     if left is None or denial.counter is None:
         return ""
     budget = "" if denial.prepaid else f" of {usd_text(denial.counter.nusd_max or 0)}"
-    held = denial.denied.reserved_nusd
+    held = denial.denied.reserved
     others = f", {usd_text(held)} USD reserved by other requests" if held else ""
     return f" ({usd_text(max(left, 0))}{budget} USD left{others})"
 
@@ -170,8 +204,11 @@ def _reset(denial: _Denial) -> str:
     assert denial.scope is not None
     if denial.prepaid:
         return "Prepaid credit does not reset; it can be topped up."
-    end = denial.scope.limits.window_end(denial.scope.created_at, denial.at)
-    return "This budget does not reset." if end is None else f"The budget resets at {iso_utc(ceil(end))[:19]}Z."
+    return _resets("budget", denial.scope.limits.window_end(denial.scope.created_at, denial.at))
+
+
+def _resets(what: str, end: float | None) -> str:
+    return f"This {what} does not reset." if end is None else f"The {what} resets at {iso_utc(ceil(end))[:19]}Z."
 
 
 def _too_fast(denial: _Denial, _status: int) -> ApiError:

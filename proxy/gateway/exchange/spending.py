@@ -1,9 +1,10 @@
-"""The cost of a running stream: raises its reservation to the cost so far."""
+"""The cost of a running stream: raises its reservation to the cost and the tokens so far."""
 
 from __future__ import annotations
 
 from msgspec import UNSET, structs
 
+from proxy.billing.limits import counted
 from proxy.billing.pricing.prices import charge
 from proxy.billing.record import BillableParts
 from proxy.gateway.exchange.open_exchange import OpenExchange
@@ -19,16 +20,22 @@ class Spending:
         self._open_exchange = open_exchange
         self._estimator = estimator
         price = open_exchange.opened.price
-        self.limited = open_exchange.opened.reserved_nusd is not None and price is not None and price.tiers != ()
-        """True if a budget limits the exchange"""
+        self._of_money = open_exchange.opened.reserved_nusd is not None and price is not None and price.tiers != ()
+        self._of_quotas = bool(open_exchange.reservation.reserved.amounts)
+        self.limited = self._of_money or self._of_quotas
+        """True if a budget or a quota limits the exchange"""
 
     def folded(self, meter: BodyMeter) -> None:
         """Raise the reservation to the cost so far."""
-        if self.limited:
+        if not self.limited:
+            return
+        usage, reservation = self.usage(meter), self._open_exchange.reservation
+        if self._of_money:
             price = self._open_exchange.opened.price
             assert price is not None
-            spent = charge(price, self.usage(meter), BillableParts.EVERYTHING, meter.tally.served_as)
-            self._open_exchange.reservation.grow(spent)
+            reservation.grow(charge(price, usage, BillableParts.EVERYTHING, meter.tally.served_as))
+        if self._of_quotas:
+            reservation.grow_quotas(counted(usage))
 
     def generated(self, meter: BodyMeter) -> int:
         """Estimated completion tokens so far."""

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from proxy.billing.grants import GrantState
 from proxy.billing.keys import AccountKind, ApiKey
 from proxy.billing.limit_rules import RuleScope
-from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters
+from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters, quota_of
 from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
 from proxy.budgets.budget_state import BudgetState, credit_state, window_state
@@ -79,7 +79,8 @@ class KeyReads:
     ) -> KeyBudgets:
         """The state of the budgets of these levels, and the key's spend since each time. Raises OSError."""
         levels = list(_levels(access, scopes))
-        counters = list(_money_counters(scopes, self._budgets.time()))
+        now = self._budgets.time()
+        counters = list(_money_counters(scopes, now))
         ids = [one.counter_id for one in counters]
         stored = {one.counter_id: one for one in await self._budgets.counter_states(ids)} if ids else {}
         unknown = [(one.counter_id, one.since) for one in counters if not _is_seeded(one, stored)]
@@ -89,7 +90,7 @@ class KeyReads:
         ledger = await self.threads.run(_read, self.engine, [*own, *unknown], prepaid, owners)
         states = {one.counter_id: _state(one, stored, ledger) for one in counters}
         spent = [Nusd(ledger.spent[one]) for one in own]
-        return KeyBudgets(levels, spent, list(_budgets(levels, states, ledger)), ledger.grants)
+        return KeyBudgets(levels, spent, list(_budgets(levels, states, ledger, now)), ledger.grants)
 
     async def exchange(self, key: ApiKey, named: str) -> SettledExchange | None:
         """A settled exchange of this key, by its id or its provider's response id. Raises OSError."""
@@ -114,7 +115,8 @@ def _levels(access: KeyAccess, scopes: Iterable[Scope]) -> Iterable[Subject]:
 
 
 def _money_counters(scopes: Iterable[Scope], now: float) -> Iterable[LimitCounter]:
-    return (one for scope in scopes for one in limit_counters(scope, now) if one.nusd_max is not None)
+    every = (one for scope in scopes for one in limit_counters(scope, now) if one.nusd_max is not None)
+    return (one for one in every if quota_of(one.counter_id) is None)
 
 
 def _is_seeded(counter: LimitCounter, stored: dict[str, CounterState]) -> bool:
@@ -131,16 +133,18 @@ def _state(counter: LimitCounter, stored: dict[str, CounterState], ledger: _From
 
 
 def _read(engine: Engine, wanted: Sequence[Counter], prepaid: Sequence[str], owners: Sequence[str]) -> _FromLedger:
-    spent = {(one.counter_id, one.since): one.nusd for one in sums(engine, wanted)} if wanted else {}
+    spent = {(one.counter_id, one.since): one.amount for one in sums(engine, wanted)} if wanted else {}
     grants = [one for one in read_current_states(engine, *owners) if one.granted and one.left > 0]
     return _FromLedger(spent, read_paid(engine, prepaid) if prepaid else {}, grants)
 
 
-def _budgets(levels: Iterable[Subject], states: dict[str, CounterState], ledger: _FromLedger) -> Iterable[BudgetState]:
+def _budgets(
+    levels: Iterable[Subject], states: dict[str, CounterState], ledger: _FromLedger, now: float
+) -> Iterable[BudgetState]:
     for level in levels:
         own, credit = states.get(level.scope_id), states.get(credit_counter_id(level.scope_id))
         found = (
-            None if own is None else window_state(own, level),
+            None if own is None else window_state(own, level, now),
             None if credit is None else credit_state(credit, level, ledger.paid[level.scope_id].credit_nusd),
         )
         yield from filter(None, found)

@@ -17,8 +17,8 @@ from proxy.billing.limits import UNLIMITED, Limits
 from proxy.foundation.names import UnknownNameError
 from proxy.ledger.limits import (
     LIMITS,
-    checked_limits,
     checked_name,
+    checked_of_scope,
     limits_of,
     limits_row,
     next_revision,
@@ -72,7 +72,7 @@ class AccountStore:
 
         def changed(account: Account) -> Account:
             name = checked_name("name", changes.get("name", account.name))
-            return replace(account, name=name, limits=with_changes(account.limits, changes))
+            return replace(account, name=name, limits=checked_of_scope(with_changes(account.limits, changes)))
 
         return self._change(id_or_name, changed)
 
@@ -102,7 +102,7 @@ class AccountStore:
         self, account_id: str, kind: AccountKind, name: str, limits: Limits, organization: str | None
     ) -> Account:
         checked_name("name", name)
-        checked_limits(limits)
+        checked_of_scope(limits)
         with writing(self._engine) as connection:
             hold(connection, Lock.KEYS)
             above = None if organization is None else _one(connection, organization, AccountKind.ORGANIZATION)

@@ -24,8 +24,8 @@ from proxy.ledger.limit_rules import read_rules
 from proxy.ledger.limits import (
     LIMITS,
     NAME_CHARS_MAX,
-    checked_limits,
     checked_name,
+    checked_of_scope,
     limits_of,
     limits_row,
     next_revision,
@@ -112,7 +112,7 @@ class KeyStore:
                 revoked_at=None,
                 revision=next_revision(connection),
                 project_id=project_id,
-                limits=checked_limits(limits),
+                limits=checked_of_scope(limits),
                 on_exhausted=on_exhausted,
                 on_store_outage=on_store_outage,
                 tags=_checked_tags(tags),
@@ -136,7 +136,7 @@ class KeyStore:
             key = ApiKey(
                 key_id=wanted.key_id, alias=wanted.alias, digest=wanted.digest, hint=wanted.hint, models=wanted.models,
                 created_at=self._clock(), expires_at=None, revoked_at=None, revision=next_revision(connection),
-                project_id=wanted.project.account_id, limits=checked_limits(wanted.limits), byok=wanted.byok,
+                project_id=wanted.project.account_id, limits=checked_of_scope(wanted.limits), byok=wanted.byok,
             )  # fmt: skip
             _require_project(connection, key.project_id)
             try:
@@ -196,7 +196,7 @@ class KeyStore:
 
         def changed(key: ApiKey) -> ApiKey:
             plain = {name: value for name, value in changes.items() if name in _PLAIN}
-            new = replace(key, **plain, limits=with_changes(key.limits, changes))
+            new = replace(key, **plain, limits=checked_of_scope(with_changes(key.limits, changes)))
             checked_name("alias", new.alias)
             models = None if new.models is None else frozenset(new.models)
             dimensions = _changed_dimensions(new.dimensions, changes)

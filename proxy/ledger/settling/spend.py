@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.limit_rules import CLIENT_RULES, LimitRule, rule_of
-from proxy.billing.limits import credit_counter_id
+from proxy.billing.limits import credit_counter_id, scope_of
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.limit_rules import read_rules, rules_with_ids
@@ -36,6 +36,8 @@ from proxy.ledger.schema.tables import (
 from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.rule_spend import (
     DIMENSIONS,
+    TOKENS_OF,
+    CountedAt,
     Window,
     has_key_of,
     is_by_dimension,
@@ -54,7 +56,6 @@ _T = TypeVar("_T")
 _ENTRIES = ledger_entries.c
 _DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
-_TWIN = credit_counter_id("")
 _KEY = "key"
 # The kinds of totals.
 _DAYS, _PART_AND_DAYS, _LESS_CREDIT = "whole days", "part of a day, and whole days", "ever, less credit"
@@ -70,7 +71,8 @@ def sums(engine: Engine, counters: Sequence[tuple[str, float]]) -> list[SpendTot
     """The spend of each (counter id, since in Unix seconds), all from one snapshot. Raises LedgerUnavailable.
 
     A counter's id is that of a key, a project or an organization; or `credit_counter_id` of it: the total spend there
-    minus the credit added under this id; or that of a limit rule. An unknown id has spent nothing.
+    minus the credit added under this id; or that of a limit rule, or of one of its quotas. An unknown id has spent
+    nothing.
     """
     with reading(engine) as connection:
         as_of_us = clock_of(connection)
@@ -114,6 +116,32 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
         return _deltas(connection, rows, rules), until_us, clock_us
 
 
+def watched(engine: Engine, counter_ids: Collection[str] | None, now: float) -> list[tuple[str, float]]:
+    """(Counter id, start of the window that contains `now`, Unix seconds) of those that are counters of the budgets of
+    rules that only alert; None: one for each such rule. Raises LedgerUnavailable."""
+    of_rules = {one: rule_id for one in counter_ids or () if (rule_id := rule_of(one)) is not None}
+    if counter_ids is not None and not of_rules:
+        return []
+    with reading(engine) as connection:
+        rules = {one.rule_id: one for one in read_rules(connection) if one.limits.alert_only}
+    if counter_ids is None:
+        of_rules = {one: one for one in rules}
+    return [
+        (one, rules[rule_id].limits.window_start(rules[rule_id].created_at, now))
+        for one, rule_id in of_rules.items()
+        if rule_id in rules
+    ]
+
+
+def followed(engine: Engine, counter_ids: Collection[str]) -> list[str]:
+    """The counters without those of deleted rules, which take no new entry. Raises LedgerUnavailable."""
+    of_rules = {one: rule_id for one in counter_ids if (rule_id := rule_of(one)) is not None}
+    with reading(engine) as connection:
+        rules = rules_with_ids(connection, set(of_rules.values()))
+    deleted = {one.rule_id for one in rules.values() if one.deleted_at is not None}
+    return [one for one in counter_ids if of_rules.get(one) not in deleted]
+
+
 def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
     """The exchanges with a terminal entry, settled at or before `until_us` (None: at any time), or without one for ever
     because their records are dropped dead letters. Raises LedgerUnavailable."""
@@ -132,11 +160,6 @@ def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None 
             for statement in (query, dropped)
             for exchange_id in connection.execute(statement, {"ids": ids}).scalars()
         }
-
-
-def scope_of(counter_id: str) -> str:
-    """The id of the key or account that the counter belongs to."""
-    return counter_id.removesuffix(_TWIN)
 
 
 def batches(items: Iterable[_T], size_max: int) -> Iterator[list[_T]]:
@@ -251,7 +274,9 @@ def _total(table: Table, column: str, dialect: Dialect, *conditions: ColumnEleme
 def _entries(dialect: Dialect, rules: Sequence[LimitRule]) -> Select[Any]:
     """The columns of a change, in the order of settling. Failed attempts are not changes: they charge nothing."""
     columns = (_ENTRIES.exchange_id, _ENTRIES.kind, _ENTRIES.key_id, _ENTRIES.settled_at, _ENTRIES.started_at)
-    of_rules = (_ENTRIES.model, _ENTRIES.provider, DIMENSIONS) if rules else ()
+    of_rules = [_ENTRIES.model, _ENTRIES.provider, DIMENSIONS] if rules else []
+    if any(rule.limits.quotas for rule in rules):
+        of_rules += [_ENTRIES[name] for name in TOKENS_OF.values()]
     money = nusd("charge_usd", dialect).label("nusd")
     query = select(*columns, money, *of_rules).where(_ENTRIES.kind != EntryKind.ATTEMPT)
     return query.order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
@@ -266,22 +291,23 @@ def _deltas_where(
 def _deltas(connection: Connection, rows: Sequence[Any], rules: Sequence[LimitRule]) -> list[SpendDelta]:
     levels = _levels(connection, {row.key_id for row in rows})
     counters = {key_id: (_charged(ids), (credit_counter_id(key_id),)) for key_id, ids in levels.items()}
-    of_rules = rule_counters(connection, rules, rows, levels) if rules else repeat(())
+    of_rules = rule_counters(connection, rules, rows, levels) if rules else repeat(CountedAt())
     return [
         SpendDelta(
             row.exchange_id,
             _us(row.settled_at),
             row.started_at,
             int(row.nusd or 0),  # an unpriced entry spends nothing
-            (*counters[row.key_id][row.kind == EntryKind.CREDIT], *more),
+            (*counters[row.key_id][row.kind == EntryKind.CREDIT], *more.money),
+            more.amounts,
         )
         for row, more in zip(rows, of_rules, strict=False)
     ]
 
 
 def _part(deltas: Iterable[SpendDelta], counter_id: str, since: float) -> int:
-    """The sum of the changes of one counter, in nUSD."""
-    return sum(delta.nusd for delta in deltas if counter_id in delta.counter_ids and delta.started_at >= since)
+    """The sum of the changes of one counter."""
+    return sum(delta.amount_at(counter_id) for delta in deltas if delta.started_at >= since)
 
 
 _ABOVE = (

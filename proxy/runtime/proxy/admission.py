@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 from proxy.billing.batch import StoredBatch, Terms
 from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
 from proxy.billing.limit_rules import CLIENT_RULES, cap_scope
-from proxy.billing.limits import BUDGET_NUSD_MAX, LimitCounter, limit_counters
+from proxy.billing.limits import BUDGET_NUSD_MAX, LimitCounter, Measured, amounts_at, counted, limit_counters, measured
 from proxy.billing.money import Nusd
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import CounterState, Reservation
@@ -207,7 +207,10 @@ class AdmissionService:
         """Restore the reservation of an exchange of an earlier process that still runs. Without its key in memory, the
         reservation has no counters."""
         counters = _counters_of(self._keyring, opened.key_id, opened.model, opened.provider, opened.dimensions)
-        reserved = Reservation(opened.exchange_id, counters, opened.reserved_nusd or 0, 0, opened.started_at)
+        counts = measured(1, opened.prompt_tokens_estimate, opened.completion_tokens_max or 0)
+        reserved = Reservation(
+            opened.exchange_id, counters, opened.reserved_nusd or 0, 0, opened.started_at, amounts_at(counters, counts)
+        )
         return self.admission.reserve_resumed(reserved, spends=opened.reserved_nusd is not None)
 
     def reserve_again(self, lost: Iterable[Pending]) -> None:
@@ -220,10 +223,11 @@ class AdmissionService:
         await self._keyring.remember({batch.key_id for batch in batches})
         owed = []
         for batch in batches:
-            if batch.reserved_nusd:
-                terms = await self._in_thread(self._batches.terms, batch.exchange_id)
-                counters = _counters_of_batch(self._keyring, batch, terms)
-                owed.append(_reservation(counters, batch.exchange_id, batch.reserved_nusd, batch.created_at))
+            terms = await self._in_thread(self._batches.terms, batch.exchange_id)
+            counters = _counters_of_batch(self._keyring, batch, terms)
+            counts = measured(batch.lines, batch.lines * max((one.prompt_tokens for one in terms), default=0), 0)
+            nusd = batch.reserved_nusd or 0
+            owed.append(_reservation(counters, batch.exchange_id, nusd, batch.created_at, counts))
         if reservations := [reserved for reserved in owed if reserved is not None]:
             self.admission.reserve_again(reservations)
 
@@ -247,25 +251,22 @@ class AdmissionService:
     def _reservations(self, records: Iterable[UsageRecord]) -> Iterator[Reservation]:
         """The reservations for records that the ledger may not have."""
         for record in records:
-            charge, opened = charged(record), record.opened
-            if charge and (
-                reserved := _reservation(
-                    _counters_of(self._keyring, opened.key_id, opened.model, opened.provider, opened.dimensions),
-                    opened.exchange_id,
-                    charge,
-                    opened.started_at,
-                )
-            ):
+            opened = record.opened
+            counters = _counters_of(self._keyring, opened.key_id, opened.model, opened.provider, opened.dimensions)
+            counts = counted(record.reading.usage)
+            reserved = _reservation(counters, opened.exchange_id, charged(record) or 0, opened.started_at, counts)
+            if reserved is not None:
                 yield reserved
 
 
 def _reservation(
-    counters: tuple[LimitCounter, ...], exchange_id: str, nusd: int, started_at: float
+    counters: tuple[LimitCounter, ...], exchange_id: str, nusd: int, started_at: float, counts: Measured
 ) -> Reservation | None:
-    """The reservation of an exchange; None: no money limit applies."""
+    """The reservation of an exchange; None: no limit of money and no quota applies, or nothing counts there."""
     if not any(counter.nusd_max is not None for counter in counters):
         return None
-    return Reservation(exchange_id, counters, nusd, 0, started_at)
+    reserved = Reservation(exchange_id, counters, nusd, 0, started_at, amounts_at(counters, counts))
+    return None if reserved.is_free else reserved
 
 
 def _counters_of_batch(keyring: Keyring, batch: StoredBatch, terms: Iterable[Terms]) -> tuple[LimitCounter, ...]:

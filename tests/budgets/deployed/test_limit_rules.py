@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.support.valkey import Valkey
 from tests.support.waiting import until
 
 TEN = ("--budget", "0.001", "--budget-window", "none")
+TEN_REQUESTS = ("--quota", "requests=10", "--quota", "output_tokens=5000", "--budget-window", "calendar_month")
 
 
 @contextmanager
@@ -45,13 +46,13 @@ async def budgets(limited: Limited, key: str, user: str | None) -> list[dict[str
     return found
 
 
-async def until_it_limits(limited: Limited, key: str) -> None:
+async def until_it_limits(limited: Limited, key: str, status: int = 402) -> None:
     """A process learns of a rule within a second: until then nobody is limited. An end user of its own is asked for."""
     model, number = limited.model(100), 0
     while True:
         number += 1
         answer = await as_user(limited, key, model, f"probe-{number}", max_tokens=1_000_000)
-        if answer.status == 402:
+        if answer.status == status:
             return
         assert answer.status == 200, answer.body
         await asyncio.sleep(0.05)
@@ -82,6 +83,34 @@ async def test_each_end_user_has_a_limit_and_a_crowd_does_not_pass_it(limited: L
         assert {one["dimensions"]["end_user"]["value"] for one in shown.values()} >= {"alice", "bob", "carol"}
         assert len(shown) >= 3
     await limited.until_served(key, model, user="alice")
+
+
+async def test_each_end_user_has_a_quota_of_requests_and_tokens(limited: Limited) -> None:
+    key_id, key = limited.key()
+    model = limited.model(100, first_ms=50)
+    with rule(limited, "monthly", "--key", key_id, "--split-by", "end_user", *TEN_REQUESTS) as rule_id:
+        await until_it_limits(limited, key, 429)
+        answers = await asyncio.gather(*(as_user(limited, key, model, "alice", stream=n % 2 == 0) for n in range(25)))
+        assert [one.status for one in answers].count(200) == 10
+        refused = next(one for one in answers if one.status == 429)
+        assert code(refused) == "rate_limit_exceeded"
+        assert "the quota of 10 requests of the limit 'monthly' for this end_user" in refused.body.decode()
+        assert int(refused.header("retry-after") or 0) > 0
+        big = await as_user(limited, key, model, "bob", max_tokens=6_000)
+        assert (big.status, json.loads(big.body)["error"]["type"]) == (429, "tokens")
+        assert "(5000 left): it would reserve 6000 output tokens" in big.body.decode()
+        assert (await as_user(limited, key, model, "bob")).status == 200
+
+        async def is_counted() -> bool:
+            shown = limited.counters()
+            alice = [one["quota"] for name, one in shown.items() if name.startswith(f"{rule_id}/") and one["quota"]]
+            return {(one["measure"], one["max"], one["used"], one["held"]) for one in alice} >= {
+                ("requests", 10, 10, 0), ("output_tokens", 5000, 1000, 0),
+                ("requests", 10, 1, 0), ("output_tokens", 5000, 100, 0),
+            }  # fmt: skip
+
+        await until(is_counted, within_s=SOON_S)
+        assert (await as_user(limited, key, model, "alice")).status == 429
 
 
 async def test_a_dimension_can_be_required(limited: Limited) -> None:
@@ -209,16 +238,23 @@ async def test_machines_share_the_cap_of_a_narrowed_key_through_losses(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("ten", "status"), [(TEN, 402), (TEN_REQUESTS, 429)], ids=["money", "requests"])
 async def test_machines_share_it_through_losses(
-    tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, valkey: Valkey
+    tmp_path: Path,
+    provider: ScriptedProvider,
+    ledger_url: str,
+    queue_url: str,
+    valkey: Valkey,
+    ten: Sequence[str],
+    status: int,
 ) -> None:
     with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2)) as machines:
         machines.start()
         first, _ = machines.proxies
         key_id, key = first.key()
-        first.change("limits", "create", "each", "--key", key_id, "--split-by", "end_user", *TEN)
+        first.change("limits", "create", "each", "--key", key_id, "--split-by", "end_user", *ten)
         for one in machines.proxies:
-            await until_it_limits(one, key)
+            await until_it_limits(one, key, status)
         model = first.model(100, first_ms=30)
         for number in range(3):
             alice = {"x-tokenweir-end-user": f"alice-{number}"}

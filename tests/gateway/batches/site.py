@@ -87,7 +87,7 @@ class Held:
 
     def grow(self, nusd: int) -> None: ...
 
-    def close(self, nusd: int, tokens: int) -> None:
+    def close(self, nusd: int, tokens: int, *_: object) -> None:
         if nusd:
             self._budget.held[self.reserved.exchange_id] = nusd
         else:
@@ -104,7 +104,7 @@ class Admission:
         self.held_again: list[str] = []
 
     async def admit(
-        self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
+        self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int, **_: object
     ) -> Held | Denied:
         if self.budget.total + nusd > self.budget.nusd_max:
             return Denied(DenialReason.MONEY, key.key_id, None, (), self.budget.total)

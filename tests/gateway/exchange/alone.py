@@ -9,6 +9,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.pricing.rules import NOBODY
 from proxy.billing.record import Opened, UsageRecord
+from proxy.billing.reservation import Reservation
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.upstream.provider import Provider
@@ -27,6 +28,7 @@ class Ended:
     """Outbox, reservation and metrics in one: keeps the records."""
 
     spends = True
+    reserved = Reservation("", (), 0, 0)
 
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
@@ -34,7 +36,7 @@ class Ended:
     def finish(self, record: UsageRecord, slot: object) -> None:
         self.records.append(record)
 
-    def close(self, nusd: int, tokens: int) -> None: ...
+    def close(self, nusd: int, tokens: int, *_: object) -> None: ...
 
     def ended(self, record: UsageRecord, *details: object, **more: object) -> None: ...
 

@@ -36,7 +36,7 @@ class Everything(Ended):
         super().finish(record, slot)
         self._step("finish")
 
-    def close(self, nusd: int, tokens: int) -> None:
+    def close(self, nusd: int, tokens: int, *_: object) -> None:
         self.charged.append(nusd)
         self._step("close")
 

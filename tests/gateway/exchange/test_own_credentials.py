@@ -132,7 +132,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("key", "headers", "status", "code"), REFUSED)
+@pytest.mark.parametrize(("key", "headers", "status", "code"), REFUSED, ids=range(len(REFUSED)))
 async def test_other_requests_are_refused_and_nothing_is_sent(
     stand: Stand, key: str | None, headers: dict[str, str], status: int, code: str
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
+from proxy.billing.limits import measured
 from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
 from proxy.gateway.exchange.spending import Spending
@@ -21,19 +22,31 @@ PRICE = configured(
 )
 
 
-def spent(estimator: Any, events: list[dict[str, Any]], **opened: Any) -> tuple[list[int], Spending, BodyMeter]:
-    """What is held after a stream of these events; `opened`: of the exchange."""
-    usual = {"prompt_tokens_estimate": 0, "completion_tokens_max": None, "echoes": UNSET}
-    grown: list[int] = []
+def spent(
+    estimator: Any, events: list[dict[str, Any]], *, amounts: dict[str, int] | None = None, **opened: Any
+) -> tuple[list[Any], Spending, BodyMeter]:
+    """What is held after a stream of these events; `opened`: of the exchange; `amounts`: at quotas."""
+    usual = {"prompt_tokens_estimate": 0, "completion_tokens_max": None, "echoes": UNSET, "reserved_nusd": 1}
+    grown: list[Any] = []
     open_exchange: Any = SimpleNamespace(
-        opened=SimpleNamespace(reserved_nusd=1, price=PRICE, **usual | opened),
-        reservation=SimpleNamespace(grow=grown.append), model_key="p/m",
+        opened=SimpleNamespace(price=PRICE, **usual | opened),
+        reservation=SimpleNamespace(
+            grow=grown.append, grow_quotas=grown.append, reserved=SimpleNamespace(amounts=amounts or {})
+        ),
+        model_key="p/m",
     )  # fmt: skip
     spending, meter = Spending(open_exchange, estimator), OPENAI_CHAT.stream_meter()
     meter.feed(sse(*events))
     meter.fold()
     spending.folded(meter)
     return grown, spending, meter
+
+
+def test_tokens_so_far_count_at_quotas() -> None:
+    estimator: Any = SimpleNamespace(completion=lambda *_, **__: SimpleNamespace(tokens=5))
+    more = {"amounts": {"rule_a#output_tokens": 9}, "prompt_tokens_estimate": 10, "reserved_nusd": None}
+    grown, _, _ = spent(estimator, say("Rain."), **more)
+    assert grown == [measured(1, 10, 5)]
 
 
 @pytest.mark.parametrize(("tier", "nusd"), [(None, 1 * 10 + 2 * 5), ("default", 20), ("priority", 3 * 10 + 6 * 5)])

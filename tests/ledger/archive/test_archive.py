@@ -144,7 +144,7 @@ def test_entries_move_and_all_else_stays(years: Book, tmp_path: Path) -> None:
     before = {entry.exchange_id: entry for entry in stored(years.engine)}
     said = everything(years, [OCTOBER, NOVEMBER, month_from("2027-01")])
     spent = [(one, since) for one in ("key-1", "key-2", "proj-1", "org-1", "key-1/credit") for since in (0.0,)]
-    totals = [(one.counter_id, one.nusd) for one in sums(years.engine, spent)]
+    totals = [(one.counter_id, one.amount) for one in sums(years.engine, spent)]
     assert differing(years) == []
     usage, named = by_dimension(years)
     assert (len(usage) > 20, len(named)) == (True, 27)
@@ -160,7 +160,7 @@ def test_entries_move_and_all_else_stays(years: Book, tmp_path: Path) -> None:
         assert int(row["charge_usd"].scaleb(9)) == entry.charge_nusd
         assert (row["started_at"].timestamp(), json.loads(row["details"])) == (entry.started_at, entry.details)
     assert everything(years, [OCTOBER, NOVEMBER, month_from("2027-01")]) == said
-    assert [(one.counter_id, one.nusd) for one in sums(years.engine, spent)] == totals
+    assert [(one.counter_id, one.amount) for one in sums(years.engine, spent)] == totals
     assert differing(years) == []
     assert by_dimension(years) == (usage, named - moved)
     if years.engine.dialect.name == "postgresql":

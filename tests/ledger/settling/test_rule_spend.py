@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from sqlalchemy import Engine, insert
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.limit_rules import LimitRule, rule_of
-from proxy.billing.limits import Limits
+from proxy.billing.limits import Limits, Measure, quota_counter_id
 from proxy.billing.money import Nusd
 from proxy.ledger.dimensions.sums import add_up
 from proxy.ledger.limit_rules import RuleStore
 from proxy.ledger.schema.tables import accounts, api_keys
-from proxy.ledger.settling.spend import changes, ledger_time, sums
+from proxy.ledger.settling.spend import changes, followed, ledger_time, sums
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.database import writing
 from tests.ledger.entries import a_store, an_entry, arriving, emptied
@@ -41,8 +42,9 @@ RULES: dict[str, dict[str, Any]] = {
     "provider": {"providers": ("one", "three")},
     "user of a provider": {"providers": ("two",), "models": ("gpt-4*",), "split_by": ("end_user",)},
 }
-LIMITS = Limits(budget_nusd=Nusd(1), budget_window="none")
-DAILY = Limits(budget_nusd=Nusd(1), budget_window="calendar_day")
+QUOTAS = {Measure.REQUESTS: 1, Measure.OUTPUT_TOKENS: 1, Measure.TOKENS: 1}
+LIMITS = Limits(budget_nusd=Nusd(1), budget_window="none", quotas=QUOTAS)
+DAILY = structs.replace(LIMITS, budget_window="calendar_day")
 
 
 def with_rules(engine: Engine) -> dict[str, LimitRule]:
@@ -86,6 +88,14 @@ def charged(entries: Sequence[tuple[LedgerEntry, set[str]]], counter_id: str, si
     return sum(one.charge_nusd or 0 for one, at in entries if counter_id in at and round(one.started_at, 6) >= since)
 
 
+def counted(entries: Sequence[tuple[LedgerEntry, set[str]]], counter_id: str, since: float, measure: Measure) -> int:
+    columns = {Measure.OUTPUT_TOKENS: "completion_tokens", Measure.TOKENS: "total_tokens"}
+    found = [one for one, at in entries if counter_id in at and round(one.started_at, 6) >= since]
+    if measure is Measure.REQUESTS:
+        return sum(one.kind == "usage" for one in found)
+    return sum(getattr(one, columns[measure]) or 0 for one in found)
+
+
 def an_entry_of(number: int, dimensions: dict[str, str], **fields: Any) -> LedgerEntry:
     return an_entry(number, details={"dimensions": dimensions} if dimensions else {}, **fields)
 
@@ -98,17 +108,15 @@ def test_an_adjustment_counts_where_its_exchange_does(engine: Engine, store: Led
     first_us = ledger_time(engine)
     store.settle(arriving(an_entry(0, kind="adjustment", seq=1, key_id="key_1", started_at=NOON, charge_nusd=-200)))
     wanted = [("rule_1/v_anna", 0.0), ("rule_1/v_anna", NOON), ("rule_2/v_anna", 0.0), ("rule_6/v_1", NOON)]
-    assert [one.nusd for one in sums(engine, wanted)] == [300] * 4
+    assert [one.amount for one in sums(engine, wanted)] == [300] * 4
     while add_up(engine):
         pass
-    assert [one.nusd for one in sums(engine, wanted)] == [300] * 4
+    assert [one.amount for one in sums(engine, wanted)] == [300] * 4
     ([change], _, _) = changes(engine, first_us, 10)
-    assert {one for one in change.counter_ids if rule_of(one)} == {
-        "rule_0",
-        "rule_1/v_anna",
-        "rule_2/v_anna",
-        "rule_6/v_1",
-    }
+    counters = {"rule_0", "rule_1/v_anna", "rule_2/v_anna", "rule_6/v_1"}
+    assert {one for one in change.counter_ids if rule_of(one)} == counters
+    of_quotas = {quota_counter_id(one, measure) for one in counters for measure in QUOTAS}
+    assert change.amounts.keys() == of_quotas - {f"{one}#requests" for one in counters}, "it is no further request"
 
 
 def test_a_rule_that_is_deleted_counts_on_and_takes_no_new_entry(engine: Engine, store: LedgerStore) -> None:
@@ -118,7 +126,8 @@ def test_a_rule_that_is_deleted_counts_on_and_takes_no_new_entry(engine: Engine,
     RuleStore(engine, clock=lambda: NOON).delete("all")
     ([change], _, _) = changes(engine, 0, 10)
     assert "rule_0" not in change.counter_ids
-    assert [one.nusd for one in sums(engine, [("rule_0", 0.0), ("rule_unknown/v_x", 0.0)])] == [5, 0]
+    assert followed(engine, ["key_1", "rule_0", "rule_1/v_x", "rule_0#tokens"]) == ["key_1", "rule_1/v_x"]
+    assert [one.amount for one in sums(engine, [("rule_0", 0.0), ("rule_unknown/v_x", 0.0)])] == [5, 0]
 
 
 DIMENSIONS = st.fixed_dictionaries(
@@ -154,19 +163,21 @@ def test_sums_and_changes_are_those_of_the_entries(engine: Engine, steps: Any, s
                 "key_id": key_id, "model": model, "started_at": MIDNIGHT + at_us / 1e6, "provider": provider,
             }  # fmt: skip
             entry = an_entry_of(10 * number + n, dimensions, charge_nusd=nusd, **fields)
-            counted = counters_of(rules, entry, dimensions)
+            at = counters_of(rules, entry, dimensions)
             arrived.append(entry)
-            entries.append((entry, counted))
+            entries.append((entry, at))
             if is_adjusted:
-                more = an_entry(10 * number + n, kind="adjustment", seq=1, charge_nusd=7, **fields)
+                more = an_entry(10 * number + n, kind="adjustment", seq=1, charge_nusd=7, total_tokens=-3, **fields)
                 arrived.append(more)
-                entries.append((more, counted))
+                entries.append((more, at))
         store.settle(arriving(*arrived))
         if adds:
             add_up(engine)
-    every = {one for _, counted in entries for one in counted} | {"rule_0", "rule_1/v_anna"}
-    found = {one.counter_id: one.nusd for one in sums(engine, [(one, since) for one in sorted(every)])}
-    assert found == {one: charged(entries, one, since) for one in every}
+    every = {one for _, at in entries for one in at} | {"rule_0", "rule_1/v_anna"}
+    quotas = {quota_counter_id(one, measure): (one, measure) for one in every for measure in QUOTAS}
+    found = {one.counter_id: one.amount for one in sums(engine, [(one, since) for one in sorted({*every, *quotas})])}
+    by_quota = {name: counted(entries, one, since, measure) for name, (one, measure) in quotas.items()}
+    assert found == {one: charged(entries, one, since) for one in every} | by_quota
     deltas, _, _ = changes(engine, 0, 1_000)
-    for one in every:
-        assert sum(d.nusd for d in deltas if one in d.counter_ids and d.started_at >= since) == found[one]
+    for one in found:
+        assert sum(d.amount_at(one) for d in deltas if d.started_at >= since) == found[one]

@@ -122,12 +122,12 @@ def test_a_total_is_that_of_the_ledgers_time(engine: Engine, shards: list[Ledger
         shards[1].settle(arriving(an_entry(3, key_id="key-1", charge_nusd=70)))
         level_clocks(engine)
         totals = sums(engine, wants)
-    assert [one.nusd for one in totals] == [5, 5]
+    assert [one.amount for one in totals] == [5, 5]
     (as_of_us,) = {one.as_of_us for one in totals}
     level_clocks(engine)
     later, _, _ = changes(engine, as_of_us, 100)
     assert [one.nusd for one in later if "key-1" in one.counter_ids] == [70]
-    assert [one.nusd for one in sums(engine, wants)] == [75, 75]
+    assert [one.amount for one in sums(engine, wants)] == [75, 75]
 
 
 def test_balances_are_those_of_the_ledgers_time(engine: Engine, shards: list[LedgerStore]) -> None:
@@ -246,7 +246,7 @@ def test_followers_of_busy_shards_see_each_entry_once(
             more, until_us, _ = changes(engine, cursor, 100_000)
             assert until_us >= one.as_of_us
             counted += sum(1 for delta in more if "key-1" in delta.counter_ids and delta.settled_at_us <= one.as_of_us)
-            assert one.nusd == counted
+            assert one.amount == counted
 
     with ThreadPoolExecutor(SHARDS + 1) as threads:
         following = threads.submit(follow)

@@ -96,7 +96,7 @@ def by_counter(found: Sequence[SpendDelta], counter_id: str, since: float) -> in
 
 def test_an_empty_ledger_has_spent_nothing(tree: Engine) -> None:
     wants = [("key_1", 0.0), ("proj_a", NOON), ("org_1/credit", 0.0), ("key_unknown", 0.0)]
-    assert [(one.counter_id, one.since, one.nusd, one.as_of_us) for one in sums(tree, wants)] == [
+    assert [(one.counter_id, one.since, one.amount, one.as_of_us) for one in sums(tree, wants)] == [
         (counter_id, since, 0, 0) for counter_id, since in wants
     ]
     assert sums(tree, []) == []
@@ -109,7 +109,7 @@ def test_each_level_counts_its_keys(tree: Engine, store: LedgerStore) -> None:
     store.settle(
         arriving(*(an_entry(n, key_id=key, charge_nusd=10**n) for n, key in enumerate([*KEYS, "key_unknown"])))
     )
-    found = {one.counter_id: one.nusd for one in sums(tree, [(scope, 0.0) for scope in [*SCOPES, "key_unknown"]])}
+    found = {one.counter_id: one.amount for one in sums(tree, [(scope, 0.0) for scope in [*SCOPES, "key_unknown"]])}
     assert found == {
         "key_1": 1, "key_2": 10, "key_3": 100, "key_4": 1_000, "key_unknown": 10_000,
         "proj_a": 11, "proj_b": 100, "proj_c": 1_000, "org_1": 111, "org_2": 1_000,
@@ -128,7 +128,7 @@ def test_a_window_begins_to_the_microsecond(tree: Engine, store: LedgerStore) ->
         NOON + 2 * DAY_S: 0,
     }  # fmt: skip
     for scope in ("key_1", "proj_a", "org_1"):
-        assert {one.since: one.nusd for one in sums(tree, [(scope, since) for since in windows])} == windows
+        assert {one.since: one.amount for one in sums(tree, [(scope, since) for since in windows])} == windows
 
 
 @on_both_databases
@@ -140,7 +140,7 @@ def test_a_boundary_between_floats_is_where_a_store_finds_it(tree: Engine, store
     assert change.started_at == at
     for since in (math.nextafter(at, 0), at, math.nextafter(at, math.inf), at - 1e-6, at + 1e-6):
         (one,) = sums(tree, [("key_1", since)])
-        assert one.nusd == (7 if change.started_at >= since else 0)
+        assert one.amount == (7 if change.started_at >= since else 0)
 
 
 def test_adjustments_count_with_their_exchange(tree: Engine, store: LedgerStore) -> None:
@@ -148,7 +148,7 @@ def test_adjustments_count_with_their_exchange(tree: Engine, store: LedgerStore)
     store.settle(arriving(usage))
     store.settle(arriving(an_entry(0, kind="adjustment", seq=1, key_id="key_1", started_at=NOON, charge_nusd=-200)))
     store.settle(arriving(an_entry(1, key_id="key_1", started_at=NOON, charge_nusd=None)))
-    assert [one.nusd for one in sums(tree, [("key_1", NOON), ("proj_a", 0.0), ("key_1", NOON + 1)])] == [300, 300, 0]
+    assert [one.amount for one in sums(tree, [("key_1", NOON), ("proj_a", 0.0), ("key_1", NOON + 1)])] == [300, 300, 0]
 
 
 @on_both_databases
@@ -156,14 +156,14 @@ def test_credit_is_paid_in_for_one_scope_and_is_no_usage(tree: Engine, store: Le
     store.settle(arriving(an_entry(0, key_id="key_1", charge_nusd=5), an_entry(1, key_id="key_3", charge_nusd=70)))
     store.settle(arriving(credit(2, "key_1", 1_000), credit(3, "org_1", 50_000), credit(4, "org_1", -20)))
     wants = [credit_counter_id(scope) for scope in ("key_1", "key_3", "proj_a", "org_1", "org_2")]
-    found = {one.counter_id: one.nusd for one in sums(tree, [(counter, 0.0) for counter in wants])}
+    found = {one.counter_id: one.amount for one in sums(tree, [(counter, 0.0) for counter in wants])}
     assert found == {
         "key_1/credit": 5 - 1_000, "key_3/credit": 70, "proj_a/credit": 5, "org_1/credit": 75 - 50_000 + 20,
         "org_2/credit": 0,
     }  # fmt: skip
     began = an_entry().started_at
     usage = sums(tree, [("key_1", 0.0), ("org_1", 0.0), ("key_1", began), ("org_1", began), ("org_1", began + 1)])
-    assert [one.nusd for one in usage] == [5, 75, 5, 75, 0]
+    assert [one.amount for one in usage] == [5, 75, 5, 75, 0]
 
 
 @on_both_databases
@@ -172,7 +172,7 @@ def test_sums_are_exact_where_floats_are_not(tree: Engine, store: LedgerStore) -
     for n, charge in enumerate(charges):
         store.settle(arriving(an_entry(n, key_id="key_1", started_at=NOON, charge_nusd=charge)))
     wants = [("key_1", 0.0), ("key_1", NOON), ("org_1", NOON), ("key_1/credit", 0.0)]
-    assert {one.nusd for one in sums(tree, wants)} == {sum(charges)}
+    assert {one.amount for one in sums(tree, wants)} == {sum(charges)}
 
 
 def test_a_ledger_without_its_clock_says_so(tree: Engine) -> None:
@@ -282,17 +282,17 @@ def test_what_is_added_up_is_not_read_again(tree: Engine, store: LedgerStore, mo
     for number in range(8):
         store.settle(arriving(an_entry(2 * number, key_id="key_1"), an_entry(2 * number + 1, key_id="key_4")))
     wants = [(scope, 0.0) for scope in SCOPES]
-    before = [one.nusd for one in sums(tree, wants)]
+    before = [one.amount for one in sums(tree, wants)]
     assert add_up(tree)
-    assert [one.nusd for one in sums(tree, wants)] == before
+    assert [one.amount for one in sums(tree, wants)] == before
     while add_up(tree):
         pass
-    assert [one.nusd for one in sums(tree, wants)] == before
+    assert [one.amount for one in sums(tree, wants)] == before
     assert found_wrong(tree) == []
     with writing(tree) as connection:  # nobody looks at these any more
         connection.execute(delete(ledger_entries))
         connection.execute(delete(usage_daily))
-    found = {one.counter_id: one.nusd for one in sums(tree, wants)}
+    found = {one.counter_id: one.amount for one in sums(tree, wants)}
     added = ("proj_a", "org_1", "proj_c", "org_2")
     assert [found[scope] for scope in added] == [before[SCOPES.index(scope)] for scope in added]
     assert found["key_1"] == 0
@@ -309,7 +309,7 @@ def test_any_number_may_add_up_at_once(tree: Engine, store: LedgerStore, monkeyp
     while add_up(tree):  # who finds another at work does nothing
         pass
     (one,) = sums(tree, [("org_1", 0.0)])
-    assert one.nusd == 20 * (an_entry(0).charge_nusd or 0)
+    assert one.amount == 20 * (an_entry(0).charge_nusd or 0)
     assert found_wrong(tree) == []
 
 
@@ -360,4 +360,6 @@ def test_sums_are_what_their_changes_add_up_to(
     assert sorted(one.exchange_id for one in found) == [one.exchange_id for one in entries]
     for one in sums(engine, wants):
         assert one.as_of_us == clock_us
-        assert one.nusd == expected(entries, one.counter_id, one.since) == by_counter(found, one.counter_id, one.since)
+        assert (
+            one.amount == expected(entries, one.counter_id, one.since) == by_counter(found, one.counter_id, one.since)
+        )

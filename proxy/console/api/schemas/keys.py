@@ -7,6 +7,7 @@ A team is a project. As in LiteLLM, `max_budget` without `budget_duration` is a 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -15,8 +16,16 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.dimensions import PRESETS, KeyDimensions
-from proxy.billing.keys import Account, ApiKey
-from proxy.billing.limits import BUDGET_NUSD_MAX, Limits, OnExhausted, OnStoreOutage
+from proxy.billing.keys import Account, ApiKey, expires_at_from
+from proxy.billing.limits import (
+    BUDGET_NUSD_MAX,
+    THRESHOLD_MAX,
+    THRESHOLDS_MAX,
+    Limits,
+    OnExhausted,
+    OnStoreOutage,
+    Raise,
+)
 from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
 from proxy.billing.windows import LIFETIME
 from proxy.console.api.endpoints import usd_number
@@ -33,10 +42,21 @@ DimensionSources = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Me
 Byok = Annotated[str, Meta(min_length=1, max_length=32)]
 FixedDimensions = Annotated[dict[str, Annotated[str, Meta(min_length=1, max_length=1024)]], Meta(max_length=16)]
 
+Thresholds = Annotated[tuple[Annotated[int, Meta(ge=1, le=THRESHOLD_MAX)], ...], Meta(max_length=THRESHOLDS_MAX)]
+
 PaidOf = Callable[[Collection[str]], dict[str, SpendAndCredit]]
 """scope ids → spend and credit of these keys and accounts; raises OSError"""
 
 NOTHING_PAID = SpendAndCredit(Nusd(0), Nusd(0))
+
+
+class BudgetRaise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """More budget until a time."""
+
+    usd: Annotated[float, Meta(gt=0, le=BUDGET_NUSD_MAX // NUSD_PER_USD)]
+    """added to the budget of each window"""
+    until: Annotated[str, Meta(max_length=40)]
+    """`3d` from now, or a date (`2027-01-31`, at its beginning in UTC)"""
 
 
 class BoundFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +67,10 @@ class BoundFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`30d`, …, `calendar_day`, `calendar_week`, `calendar_month`; null: lifetime"""
     time_zone: Text | UnsetType | None = UNSET
     """time zone of a window by the calendar, as `Europe/Berlin`; null: UTC"""
+    thresholds: Thresholds | UnsetType | None = UNSET
+    """alert when so many percent of the budget are spent; null: at those of all budgets"""
+    budget_raise: BudgetRaise | UnsetType | None = UNSET
+    """more budget until a time; null: none"""
     rpm_limit: Rate | UnsetType | None = UNSET
     tpm_limit: Rate | UnsetType | None = UNSET
     max_parallel_requests: Rate | UnsetType | None = UNSET
@@ -119,12 +143,22 @@ class RegenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """the holder of the new secret can make narrower keys from it without the proxy"""
 
 
+class RaiseShown(msgspec.Struct, frozen=True, kw_only=True):
+    """More budget until a time."""
+
+    usd: Decimal
+    until: str
+
+
 class BoundsShown(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that keys, accounts and rules have. Money: USD."""
 
     max_budget: Decimal | None
     budget_duration: str | None
     time_zone: str | None
+    thresholds: list[int] | None
+    """percents of the budget that are alerts; null: those of all budgets"""
+    budget_raise: RaiseShown | None
     rpm_limit: int | None
     tpm_limit: int | None
     max_parallel_requests: int | None
@@ -229,11 +263,15 @@ def limits_shown(key: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
 
 def bounds_shown(limits: Limits) -> dict[str, Any]:
     """The fields of `BoundsShown`."""
-    budgeted = limits.budget_nusd is not None
+    budgeted = limits.budget_nusd is not None or bool(limits.quotas)
     return {
         "max_budget": None if limits.budget_nusd is None else usd_number(limits.budget_nusd),
         "budget_duration": limits.budget_window if budgeted and limits.budget_window != LIFETIME else None,
         "time_zone": limits.time_zone,
+        "thresholds": list(limits.thresholds) or None,
+        "budget_raise": None
+        if limits.raised is None
+        else RaiseShown(usd=usd_number(limits.raised.nusd), until=iso_utc(limits.raised.until)),
         "rpm_limit": limits.rpm,
         "tpm_limit": limits.tpm,
         "max_parallel_requests": limits.parallel,
@@ -260,6 +298,10 @@ def changes(fields: BoundFields) -> dict[str, Any]:
         found["budget_nusd"] = None if given["max_budget"] is None else nusd_from_usd(repr(given["max_budget"]))
     if "budget_duration" in given:
         found["budget_window"] = given["budget_duration"] or LIFETIME
+    if "thresholds" in given:
+        found["thresholds"] = tuple(sorted(set(given["thresholds"] or ())))
+    if "budget_raise" in given:
+        found["raised"] = _raised(given["budget_raise"])
     if "on_exhausted" in given:
         found["on_exhausted"] = OnExhausted(given["on_exhausted"])
     if "on_store_outage" in given:
@@ -267,10 +309,22 @@ def changes(fields: BoundFields) -> dict[str, Any]:
     return found
 
 
+def _raised(given: BudgetRaise | None) -> Raise | None:
+    if given is None:
+        return None
+    try:
+        ends = expires_at_from(given.until, time.time())
+    except ValueError as wrong:
+        raise ValueError(f"raised: {wrong}") from None
+    if ends is None:
+        raise ValueError("raised: must end; for ever, change the budget")
+    return Raise(nusd_from_usd(repr(given.usd)), ends)
+
+
 def made_limits(given: dict[str, Any]) -> Limits:
-    """Moves the limits out of `given`; a budget without a window is a lifetime budget."""
+    """Moves the limits out of `given`; a budget or a quota without a window is one of the lifetime."""
     limits = {name: given.pop(name) for name in LIMITS & given.keys()}
-    if limits.get("budget_nusd") is not None:
+    if limits.get("budget_nusd") is not None or limits.get("quotas"):
         limits.setdefault("budget_window", LIFETIME)
     return Limits(**limits)
 
@@ -308,6 +362,10 @@ FIELDS = {
     "providers": "providers",
     "only": "only",
     "time_zone": "time_zone",
+    "thresholds": "thresholds",
+    "raised": "budget_raise",
+    "quotas": "quotas",
+    "alert_only": "alert_only",
     "usd": "usd",
     "reason": "reason",
     "id": "id",
