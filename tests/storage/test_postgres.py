@@ -26,7 +26,7 @@ from proxy.storage.postgres import LedgerUrlError
 from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, batch_of, count, stored
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
-from tests.support.postgres import LOCKED, OWNER, PostgresServer, own_server
+from tests.support.postgres import LOCKED, MIGRATED, OWNER, PostgresServer, own_server
 from tests.support.waiting import wait_until
 
 PASSWORD = "canary-5d41"
@@ -40,16 +40,9 @@ def server(postgres_cluster: Any) -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def template(server: PostgresServer) -> str:
-    name = server.new_database()
-    migrate(server.url(name))
-    return name
-
-
 @pytest.fixture
-def database(server: PostgresServer, template: str) -> str:
-    return server.new_database(template)
+def database(server: PostgresServer) -> str:
+    return server.new_database(MIGRATED)
 
 
 @pytest.fixture
@@ -444,9 +437,9 @@ FAULTS_OF_A_ROW = ("22003", "22P02", "22P05", "23502", "23514", "54000", "54001"
 
 
 @pytest.fixture(scope="module")
-def tripping(server: PostgresServer, template: str) -> str:
+def tripping(server: PostgresServer) -> str:
     """A database in which a row with a provider's name in capitals raises the SQLSTATE that this name is."""
-    name = server.new_database(template)
+    name = server.new_database(MIGRATED)
     server.execute(
         "CREATE FUNCTION trip() RETURNS trigger LANGUAGE plpgsql AS "
         "$$BEGIN RAISE EXCEPTION 'tripped' USING ERRCODE = NEW.provider, DETAIL = 'canary ' || NEW.key_alias; END$$; "
