@@ -44,7 +44,7 @@ def add_limits(parser: argparse.ArgumentParser, *, of_rule: bool = False) -> Non
     percent = Whole(1, THRESHOLD_MAX, or_none=True)
     option("--alert-at", percent, "PERCENT", "alert when so much of the budget is spent; repeatable", "append")
     option("--raise", Usd(1, BUDGET_NUSD_MAX, or_none=True), "USD", "more budget, until --raise-until")
-    option("--raise-until", lifetime, "TIME", "from now (3d), or a date (2027-01-31, at its beginning in UTC)")
+    option("--raise-until", lifetime, "3d", "from now, or a date (2027-01-31, at its beginning in UTC)")
     of_accounts = {
         "--prepaid": "limit spend to the added credit (see `credit add`)",
         "--cost-in-answers": "return the cost of each answer in its usage",

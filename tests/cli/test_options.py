@@ -36,7 +36,7 @@ def expected(action: argparse.Action) -> set[Any]:
     if isinstance(action.type, Usd) or action.dest in RATES:
         return {"USD"}
     if isinstance(action.type, Whole):
-        return {"N", None}
+        return {"N", "PERCENT", None}
     return set()
 
 
