@@ -36,7 +36,7 @@ from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.valkey import Valkey
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_000)]
 
 # Fewer, for those in a hurry: TOKENWEIR_RACES=5
 ROUNDS = int(os.environ.get("TOKENWEIR_RACES", "40"))
