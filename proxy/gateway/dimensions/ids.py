@@ -92,6 +92,8 @@ class DimensionIds:
         full"""
         self._caps: dict[RunOfKey, Nusd] = {}
         """the caps of runs whose ids are in the cache"""
+        self._old_caps: dict[RunOfKey, Nusd] = {}
+        """those before the cache was emptied: for requests whose ids had just been looked up"""
         self._half = 0
         """the number of this half since the clock's zero"""
         self._next: _Batch | None = None
@@ -120,18 +122,19 @@ class DimensionIds:
 
     def cap(self, run: RunOfKey) -> Nusd | None:
         """The cap of a run whose id was just returned."""
-        return self._caps.get(run)
+        known = self._caps.get(run)
+        return self._old_caps.get(run) if known is None else known
 
     async def lower_cap(self, run: RunOfKey, cap_nusd: Nusd) -> None:
         """Set the cap of a run, or lower it. Raises OSError: the ledger does not answer in time."""
-        known = self._caps.get(run)
+        known = self.cap(run)
         if known is not None and known <= cap_nusd:
             return
         if run[1] == OVERFLOW or self._is_late or self._clock() < self._paused_until:
             raise OSError("dimensions: the cap of a run cannot be kept")
         async with asyncio.timeout(WAIT_S):  # a TimeoutError is an OSError
             lowered = await self._threads.run(self._values.lower_cap, run, cap_nusd)
-        self._keep(run, lowered)
+        self._keep({run: lowered})
 
     async def keep_cap(self, cap: RunOfKey, cap_nusd: Nusd) -> None:
         """Store the cap of a narrowed key, by which the ledger counts its entries. Raises OSError: the ledger does not
@@ -144,7 +147,7 @@ class DimensionIds:
             if not await self._threads.run(self._store_cap, cap, cap_nusd):
                 self._overflowed(Overflow.NEW_VALUES)
                 raise OSError("dimensions: too many new caps of narrowed keys")
-        self._keep(cap, cap_nusd)
+        self._keep({cap: cap_nusd})
 
     def _store_cap(self, cap: RunOfKey, cap_nusd: Nusd) -> bool:
         """(In the thread.) False: it is one too many."""
@@ -153,10 +156,14 @@ class DimensionIds:
         self._values.lower_cap(cap, cap_nusd)
         return True
 
-    def _keep(self, cap: RunOfKey, cap_nusd: Nusd) -> None:
+    def _keep(self, caps: Mapping[RunOfKey, Nusd]) -> None:
+        """Keep caps that were read or stored. A cap is never raised."""
         if len(self._caps) >= 2 * HALF_MAX:
-            self._young, self._old, self._caps = {}, {}, {}
-        self._caps[cap] = min(cap_nusd, self._caps.get(cap, cap_nusd))
+            self._young, self._old = {}, {}  # their caps are read with them again
+            self._caps, self._old_caps = {}, self._caps
+        for cap, nusd in caps.items():
+            known = self.cap(cap)
+            self._caps[cap] = nusd if known is None else min(nusd, known)
 
     def close(self) -> None:
         """Wait for the running call."""
@@ -214,7 +221,7 @@ class DimensionIds:
                 return
             batch.ids, caps = reading.result()
             self._forget_old()
-            self._caps.update(caps)
+            self._keep(caps)
             if len(self._young) >= HALF_MAX:
                 self._young, self._old = {}, self._young
             self._young.update(batch.ids)

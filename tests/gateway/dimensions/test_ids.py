@@ -218,6 +218,18 @@ async def test_a_cap_is_set_once_and_only_lowered() -> None:
         assert values.caps_read == 0, "a new run has none"
 
 
+async def test_many_other_caps_do_not_lift_the_one_of_a_request_that_is_being_admitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ids_module, "HALF_MAX", 4)
+    async with site(Values()) as at:
+        for number in range(9):
+            await at.ids.lower_cap(("k", f"v_{number}"), Nusd(number))
+        assert [at.ids.cap(("k", f"v_{number}")) for number in range(9)] == [*range(9)]
+        await at.ids.lower_cap(("k", "v_5"), Nusd(7))
+        assert at.ids.cap(("k", "v_5")) == 5, "it is not raised"
+
+
 async def test_a_cap_that_another_process_has_set_comes_with_the_id() -> None:
     values = Values()
     values.known[DimensionValue("p", "run", "42")] = "v_42"
