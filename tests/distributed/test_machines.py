@@ -65,6 +65,20 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     assert proxy.command("ledger", "--json").stdout.count("\n") == 3
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("apart", [{"lease_s": SHORT_LEASE_S}], indirect=True, ids=["short lease"])
+async def test_workers_post_the_end_of_a_grant_once(apart: Apart) -> None:
+    """It began, and perhaps ended, while no worker ran."""
+    proxy = apart.proxies[0]
+    made = proxy.change("grants", "add", "trial", "--account", "org_default", "--usd", "5", "--lasts", "1s")
+    workers = [apart.worker() for _ in range(2)]
+    entries = proxy.until(lambda all_: len(all_) > 1, timeout_s=PATIENCE_S)
+    assert [(one["charge_usd"], one["details"]["grant"]) for one in entries] == [
+        ("-5", made["grant_id"]), ("5", made["grant_id"]),
+    ]  # fmt: skip
+    assert [worker.stop() for worker in workers] == [0, 0]
+
+
 async def _taken_by_a_worker_that_is_killed(apart: Apart, ledger_url: str) -> None:
     """It waits for the ledger with what it has taken from the queue."""
     with psycopg.connect(ledger_url, autocommit=True) as looker, psycopg.connect(ledger_url) as holder:
