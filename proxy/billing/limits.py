@@ -22,7 +22,7 @@ from proxy.metering.usage import Usage
 BUDGET_NUSD_MAX = 1_000_000 * NUSD_PER_USD
 RATE_MAX = 1_000_000_000
 QUOTA_MAX = 10**12
-# In percent of a budget, and how many of them.
+# The highest threshold, in percent of a budget, and the most thresholds.
 THRESHOLD_MAX, THRESHOLDS_MAX = 1_000, 10
 
 
@@ -41,7 +41,7 @@ class OnStoreOutage(StrEnum):
 
 
 class Measure(StrEnum):
-    """What a quota counts."""
+    """The quantities that a quota can count."""
 
     REQUESTS = "requests"
     INPUT_TOKENS = "input_tokens"
@@ -51,27 +51,27 @@ class Measure(StrEnum):
 
 
 Measured = Mapping[Measure, int]
-"""amounts by what they measure"""
+"""measure → amount"""
 
 NOTHING_MEASURED: Measured = dict.fromkeys(Measure, 0)
 
 
 def measured(requests: int, input_tokens: int, output_tokens: int) -> Measured:
-    """The amounts of these requests."""
+    """The amounts of requests and tokens, by measure."""
     counts = requests, input_tokens, output_tokens, input_tokens + output_tokens
     return dict(zip(Measure, counts, strict=True))
 
 
 def counted(usage: Usage) -> Measured:
-    """What one request with this usage counts."""
+    """The amounts of one request with this usage."""
     return measured(1, usage.prompt_tokens or 0, usage.completion_tokens or 0)
 
 
 class Raise(msgspec.Struct, frozen=True):
-    """More budget for a time."""
+    """An increase of a budget until a time."""
 
     nusd: Nusd = msgspec.field(name="usd")
-    """added to the budget of each window"""
+    """the amount that is added to the budget of each window"""
     until: float
     """Unix seconds"""
 
@@ -96,11 +96,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     cost_in_answers: bool = False
     """the usage of each answer includes its cost; no limit, but set, changed and shown with the limits"""
     quotas: Measured = {}
-    """the most requests and tokens of each window of the budget; of rules only"""
+    """the maximum of requests and tokens in each window of the budget; only for rules"""
     alert_only: bool = False
-    """the budget refuses nothing: its thresholds are alerts"""
+    """the budget refuses no request: its thresholds only make alerts"""
     thresholds: tuple[int, ...] = ()
-    """percents of the budget that are alerts; empty: those of all budgets"""
+    """percentages of the budget that make alerts; empty: the usual ones"""
     raised: Raise | None = None
 
     def window_start(self, created_at: float, now: float) -> float:
@@ -112,7 +112,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return window_end(self.budget_window, self.time_zone, created_at, now)
 
     def budget_at(self, now: float) -> Nusd | None:
-        """The budget of the window that contains `now`, with what it is raised by."""
+        """The budget of the window that contains `now`, raised if it is raised then."""
         if self.budget_nusd is None or self.raised is None or now >= self.raised.until:
             return self.budget_nusd
         return Nusd(self.budget_nusd + self.raised.nusd)
@@ -158,7 +158,7 @@ class LimitCounter(msgspec.Struct, frozen=True, gc=False):
     since: float = 0.0
     """Unix seconds; exchanges that began earlier do not count"""
     nusd_max: int | None = None
-    """bound of spent (since `since`) plus reserved: nUSD, or what the quota measures"""
+    """bound of spent (since `since`) plus reserved, in nUSD or in units of the quota"""
     rpm: int | None = None
     tpm: int | None = None
     parallel: int | None = None
@@ -173,7 +173,7 @@ class ResolvedLimits(msgspec.Struct, frozen=True, gc=False):
     spends: bool
     """at least one counter bounds money"""
     quotas: tuple[LimitCounter, ...] = ()
-    """those of the counters that count requests or tokens"""
+    """the counters that count requests or tokens"""
 
 
 def resolve_limits(scopes: Sequence[Scope], now: float) -> ResolvedLimits:
@@ -191,7 +191,7 @@ def resolve_limits(scopes: Sequence[Scope], now: float) -> ResolvedLimits:
 
 
 def _ends(scope: Scope, now: float) -> Iterable[float]:
-    """When the counters of the level get other bounds."""
+    """The times at which the counters of the level get other bounds."""
     limits = scope.limits
     if limits.has_window and (end := limits.window_end(scope.created_at, now)) is not None:
         yield end
@@ -213,7 +213,7 @@ def quota_counter_id(scope_id: str, measure: Measure) -> str:
 
 
 def quota_of(counter_id: str) -> Measure | None:
-    """What the counter measures; None: money."""
+    """The measure of the counter's quota; None: the counter counts money."""
     _, mark, measure = counter_id.partition("#")
     return Measure(measure) if mark else None
 
@@ -224,7 +224,7 @@ def scope_of(counter_id: str) -> str:
 
 
 def amounts_at(counters: Iterable[LimitCounter], amounts: Measured) -> dict[str, int]:
-    """Counter id → the amount that counts there, of those of the counters that are of quotas."""
+    """Counter id → amount at the counter, for the counters of quotas."""
     quotas = ((one.counter_id, quota_of(one.counter_id)) for one in counters)
     return {counter_id: amounts[measure] for counter_id, measure in quotas if measure is not None}
 

@@ -17,14 +17,14 @@ from proxy.billing.limits import LimitCounter
 RATE_WINDOW_S = 60
 
 NO_AMOUNTS: Mapping[str, int] = {}
-"""at counters of quotas: there are none"""
+"""the amounts at counters of quotas, if there are none"""
 
 
 class DenialReason(StrEnum):
     """The bound of a limit counter that the request would exceed."""
 
     MONEY = "money"
-    """or what the counter of a quota counts"""
+    """money, or the amount of a quota"""
     REQUESTS = "requests"
     TOKENS = "tokens"
     PARALLEL = "parallel"
@@ -44,10 +44,10 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
     at: float = 0.0
     """Unix seconds of admission, in the windows of all counters; 0: the store sets it by its clock"""
     amounts: Mapping[str, int] = {}
-    """id of the counter of a quota → what is reserved there, in place of `nusd`"""
+    """id of the counter of a quota → amount that is reserved there, instead of `nusd`"""
 
     def amount_at(self, counter: LimitCounter) -> int:
-        """What is reserved at one of the counters: nUSD; of a quota, what it measures."""
+        """The amount that is reserved at one of the counters, in nUSD or in units of its quota."""
         return self.amounts.get(counter.counter_id, self.nusd) if self.amounts else self.nusd
 
     @property
@@ -83,7 +83,7 @@ class Denied(msgspec.Struct, frozen=True, gc=False):
     """seconds > 0 until the request may pass; None: waiting alone does not help, or unknown"""
     levels: tuple[LimitLevel, ...]
     spent: int | None = None
-    """what the counter has counted in its window, if that is the reason; None: unknown, or another reason"""
+    """the amount that the counter has in its window, if that is the reason; None: unknown, or another reason"""
     reserved: int = 0
     """reservations of the counter, if `spent` is known"""
 
@@ -98,12 +98,12 @@ Verdict = Granted | Denied | Unseeded
 
 
 class SpendTotal(msgspec.Struct, frozen=True, gc=False):
-    """What a counter counts, according to the ledger, including all entries settled up to `as_of_us`."""
+    """The amount of a counter according to the ledger, including all entries settled up to `as_of_us`."""
 
     counter_id: str
     since: float
     amount: int
-    """nUSD; of a quota, what it measures"""
+    """in nUSD or in units of the quota"""
     as_of_us: int
     """Unix time in µs, by the ledger's clock"""
 
@@ -120,15 +120,15 @@ class SpendDelta(msgspec.Struct, frozen=True, gc=False):
     counter_ids: tuple[str, ...]
     """the counters it is added to"""
     amounts: Mapping[str, int] = {}
-    """id of the counter of a quota → what is added there"""
+    """id of the counter of a quota → amount that is added there"""
 
     def amount_at(self, counter_id: str) -> int:
-        """What is added at a counter."""
+        """The amount that is added at a counter."""
         return self.nusd if counter_id in self.counter_ids else self.amounts.get(counter_id, 0)
 
 
 class CounterState(msgspec.Struct, frozen=True, gc=False):
-    """The state of a limit counter. Amounts: nUSD; of a quota, what it measures."""
+    """The state of a limit counter. Amounts: nUSD, or units of the quota."""
 
     counter_id: str
     since: float

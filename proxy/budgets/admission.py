@@ -85,7 +85,7 @@ class OpenReservation:
             self._admission.grow(self)
 
     def grow_quotas(self, so_far: Measured) -> None:
-        """Record the tokens so far, as `grow` the cost."""
+        """Record the tokens so far, as `grow` records the cost."""
         reserved = self.reserved
         amounts = amounts_at(reserved.counters, so_far)
         if not self._growing and any(amount > reserved.amounts[one] for one, amount in amounts.items()):
@@ -102,7 +102,7 @@ class OpenReservation:
             on_short()
 
     def close(self, nusd: int, tokens: int, counted: Measured = NOTHING_MEASURED) -> None:
-        """Record the end of the exchange, its charge, and what counts at quotas."""
+        """Record the end of the exchange, its charge, and its amounts at quotas."""
         self.on_short = None
         reserved = self.reserved
         if reserved.counters:
@@ -192,8 +192,8 @@ class Admission:
         tokens: int,
         at_quotas: Callable[[], Measured] = _ONE_REQUEST,
     ) -> OpenReservation | Denied:
-        """Reserve the amounts at every level, or at none. `scopes`: the levels with limits. `at_quotas`: called if some
-        have quotas."""
+        """Reserve the amounts at every level, or at none. `scopes`: the levels with limits. `at_quotas`: called if a
+        level has quotas."""
         now = self._store.time()
         resolved = self._resolve(key, scopes, now) if scopes else _UNLIMITED
         # A key that was made by a clock that is ahead has not begun: what is spent must count nevertheless.

@@ -44,7 +44,8 @@ class FollowedLedger:
         return page
 
     async def watched(self, counter_ids: Collection[str] | None, now: float) -> list[SeedRequest]:
-        """Those of the counters whose rules only alert, in the windows that contain `now`; None: one for each rule."""
+        """The counters among these whose rules only alert, in the windows that contain `now`. None: one counter for
+        each such rule."""
         found: list[SeedRequest] = await self._in_thread(spend.watched, self._engine, counter_ids, now)
         return found
 

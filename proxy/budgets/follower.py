@@ -159,8 +159,8 @@ class Follower:
                 raise
 
     async def _seed_watched(self, counter_ids: Collection[str] | None) -> None:
-        """Write the ledger's spend of those of the counters that no request seeds, because their rules only alert.
-        None: of one for each such rule, so that the ledger is followed."""
+        """Write the ledger's spend of the counters that no request seeds, because their rules only alert. None: of one
+        counter for each such rule, so that the ledger is followed."""
         watched = await self._ledger.watched(counter_ids, self._store.time())
         if watched:
             states = await self._store.counter_states([counter_id for counter_id, _ in watched])
@@ -296,7 +296,7 @@ class Follower:
         return drift
 
     async def _page(self, after: str) -> tuple[list[str], str]:
-        """A page of counters to compare, as `BudgetStore.seeded`."""
+        """A page of counters to compare, like that of `BudgetStore.seeded`."""
         counter_ids, after = await self._store.seeded(after, MEASURED_MAX)
         return await self._ledger.followed(counter_ids), after
 

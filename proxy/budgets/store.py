@@ -54,7 +54,7 @@ class BudgetStore(Protocol):
 
     async def grow(self, exchange_id: str, nusd: int, amounts: Mapping[str, int] = NO_AMOUNTS) -> bool:
         """Raise the reservation of a running exchange to `nusd`, and to these amounts at the counters of its quotas,
-        even beyond the budget; what is reserved already stays. True if then spent + reserved <= nusd_max at each of its
+        even beyond the budget; no amount is lowered. True if then spent + reserved <= nusd_max at each of its
         counters. True for an unknown exchange: its node announces it later."""
 
     async def close(self, ended: Sequence[Reservation]) -> None:

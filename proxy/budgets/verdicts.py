@@ -20,7 +20,7 @@ class UsedAmounts:
 
     counter: LimitCounter
     spent: int | None
-    """counted in the counter's window: nUSD, or what a quota measures; None: unknown"""
+    """the amount in the counter's window, in nUSD or in units of the quota; None: unknown"""
     reserved: int
     running: int
     window: Window | None

@@ -71,7 +71,7 @@ def _rebuild(options: argparse.Namespace) -> None:
 
 
 def _drift(counter_id: str, amount: int) -> dict[str, Any]:
-    """A row of `rebuild`: of a quota, what it measures in place of USD."""
+    """A row of `rebuild`; of a quota, with its measure instead of USD."""
     from proxy.billing.limits import quota_of
 
     measure = quota_of(counter_id)

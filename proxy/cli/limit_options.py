@@ -42,9 +42,12 @@ def add_limits(parser: argparse.ArgumentParser, *, of_rule: bool = False) -> Non
         "--time-zone", time_zone, "ZONE", "time zone of a calendar window: Europe/Berlin, …; none: UTC (the default)"
     )
     percent = Whole(1, THRESHOLD_MAX, or_none=True)
-    option("--alert-at", percent, "PERCENT", "alert when so much of the budget is spent; repeatable", "append")
-    option("--raise", Usd(1, BUDGET_NUSD_MAX, or_none=True), "USD", "more budget, until --raise-until")
-    option("--raise-until", lifetime, "3d", "from now, or a date (2027-01-31, at its beginning in UTC)")
+    words = "send an alert when so much of the budget is spent; repeatable; none: 50, 80 and 100 %%"
+    option("--alert-at", percent, "PERCENT", words, "append")
+    words = "amount that is added to the budget until --raise-until; none removes it"
+    option("--raise", Usd(1, BUDGET_NUSD_MAX, or_none=True), "USD", words)
+    words = "end of --raise: a duration from now, or a date (2027-01-31, at its beginning in UTC)"
+    option("--raise-until", lifetime, "3d", words)
     of_accounts = {
         "--prepaid": "limit spend to the added credit (see `credit add`)",
         "--cost-in-answers": "return the cost of each answer in its usage",
@@ -52,9 +55,9 @@ def add_limits(parser: argparse.ArgumentParser, *, of_rule: bool = False) -> Non
     for name, words in () if of_rule else of_accounts.items():
         parser.add_argument(name, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words)
     if of_rule:
-        words = f"most in each window, as requests=100: {', '.join(Measure)}; repeatable"
+        words = f"maximum in each window, such as requests=100; MEASURE: {', '.join(Measure)}; repeatable"
         option("--quota", quota, "MEASURE=N", words, "append")
-        words = "the budget refuses nothing: it only alerts"
+        words = "the budget sends alerts, but refuses no request"
         parser.add_argument(
             "--alert-only", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words
         )
@@ -74,7 +77,7 @@ def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
     if "quota" in given:
         changes["quotas"] = dict(given["quota"])
     if ("raise" in given) != ("raise_until" in given) and given.get("raise", 0) is not None:
-        raise WrongUsage("--raise: needs --raise-until, and the other way round")
+        raise WrongUsage("--raise: needs --raise-until, and --raise-until needs --raise")
     if "raise" in given:
         changes["raised"] = _raised(given["raise"], given.get("raise_until"))
     return changes
@@ -87,7 +90,7 @@ def _raised(nusd: Nusd | None, until: str | None) -> Raise | None:
         return None
     ends = expires_at_from(until, time.time())
     if ends is None:
-        raise WrongUsage("--raise-until: a raise ends; for ever, change --budget")
+        raise WrongUsage("--raise-until: must be a time; to raise the budget for ever, use --budget")
     return Raise(nusd, ends)
 
 

@@ -61,7 +61,7 @@ def _rates(row: Row) -> str:
 
 
 def _amount(of_money: str, of_quota: str) -> Callable[[Row], str]:
-    """A column of money, or of what a quota counts."""
+    """A column of money, or of the amounts of quotas."""
 
     def text(row: Row) -> str:
         quota = row["quota"]

@@ -122,7 +122,7 @@ class RuleStore:
             plain = {name: value for name, value in changes.items() if name in _PLAIN}
             limits = with_changes(rule.limits, changes)
             if limits.quotas.keys() != rule.limits.quotas.keys():  # what was not counted so far is unknown
-                raise RuleError("quotas: their amounts can change; another quota is another limit")
+                raise RuleError("quotas: only their amounts can be changed; create another limit for another quota")
             return _checked(structs.replace(rule, **plain, limits=limits))
 
         return self._change(id_or_name, changed)
@@ -234,7 +234,7 @@ def _check_limits(limits: Limits) -> None:
     if not limits.any and limits.budget_nusd is None:
         raise RuleError("limits: give at least one: a budget, a quota, rpm, tpm or parallel")
     if limits.alert_only and limits.budget_nusd is None:
-        raise RuleError("alert_only: needs a budget, whose thresholds are alerts")
+        raise RuleError("alert_only: needs a budget")
 
 
 def _check_fallback(rule: LimitRule, model: str) -> None:

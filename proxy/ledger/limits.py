@@ -50,7 +50,7 @@ def checked_limits(limits: Limits) -> Limits:
     _check_alerts(limits)
     if limits.raised is not None:
         if limits.budget_nusd is None:
-            raise ValueError("raised: needs a budget, which it raises")
+            raise ValueError("raised: needs a budget")
         if not 0 < limits.raised.nusd <= BUDGET_NUSD_MAX:
             raise ValueError(f"raised: must be more than 0, at most {usd_text(BUDGET_NUSD_MAX)} USD")
     for measure, most in limits.quotas.items():
@@ -97,7 +97,7 @@ def with_changes(limits: Limits, changes: Mapping[str, Any]) -> Limits:
 def checked_of_scope(limits: Limits) -> Limits:
     """`limits` of a key or an account, if each is valid. Raises ValueError that names the invalid field."""
     if limits.quotas or limits.alert_only:
-        raise ValueError("quotas, alert_only: are for limits by rule, of a key or an account too")
+        raise ValueError("quotas, alert_only: are only for limits by rule, which can be for one key or account")
     return checked_limits(limits)
 
 

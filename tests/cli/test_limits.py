@@ -37,7 +37,7 @@ def test_quotas_alerts_and_a_raise(run: Commands) -> None:
     assert made["limits"] == {"quotas": quotas, "budget_window": "calendar_day", "time_zone": "Europe/Berlin"}
     (changed,) = run("limits", "update", "daily", "--quota", "requests=200")
     assert changed["limits"]["quotas"] == quotas | {"requests": 200}
-    words = "tokenweir: quotas: their amounts can change; another quota is another limit"
+    words = "tokenweir: quotas: only their amounts can be changed; create another limit for another quota"
     assert run.refused("limits", "update", "daily", "--quota", "tokens=1") == words
     (soft,) = run("limits", "create", "soft", "--budget", "5", "--alert-only", "--alert-at", "90", "--alert-at", "50")
     assert soft["limits"] | {"budget_usd": "5", "alert_only": True, "thresholds": [50, 90]} == soft["limits"]
@@ -99,10 +99,10 @@ def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Command
         ("a", "limits: give at least one: a budget, a quota, rpm, tpm or parallel"),
         ("a --quota days=3", "--quota: must be MEASURE=N, with requests, input_tokens, output_tokens, tokens, not"),
         ("a --quota tokens=0", "--quota: must be a whole number, 1 to 1000000000000, not '0'"),
-        ("a --rpm 1 --alert-only", "alert_only: needs a budget, whose thresholds are alerts"),
-        ("a --budget 1 --raise 5", "--raise: needs --raise-until, and the other way round"),
-        ("a --budget 1 --raise 5 --raise-until never", "--raise-until: a raise ends; for ever, change --budget"),
-        ("a --rpm 1 --raise 5 --raise-until 3d", "raised: needs a budget, which it raises"),
+        ("a --rpm 1 --alert-only", "alert_only: needs a budget"),
+        ("a --budget 1 --raise 5", "--raise: needs --raise-until, and --raise-until needs --raise"),
+        ("a --budget 1 --raise 5 --raise-until never", "--raise-until: must be a time; to raise the budget for ever"),
+        ("a --rpm 1 --raise 5 --raise-until 3d", "raised: needs a budget"),
         ("a --project nobody --rpm 1", "project: no project has the id or the name 'nobody'"),
         ("a --key k --project p --rpm 1", "not allowed with argument --key"),
         ("a --provider one --budget 1", "budget_window: must be at most a day for some providers"),

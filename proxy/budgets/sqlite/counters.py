@@ -66,7 +66,7 @@ class ResolvedLimitsTable:
         return (self._cached.get(limits_id) or self._read(limits_id)).rated
 
     def quotas(self, limits_id: int) -> tuple[LimitCounter, ...]:
-        """The counters of a set that are of quotas. Raises Damaged."""
+        """The counters of quotas of a set. Raises Damaged."""
         return (self._cached.get(limits_id) or self._read(limits_id)).quotas
 
     def insert(self, rows: Iterable[StoredLimits]) -> None:
@@ -138,7 +138,7 @@ class CounterTable:
         amounts: Mapping[str, int] = NO_AMOUNTS,
     ) -> None:
         """Add to the reserved amount, to the open and to the closed exchanges of each counter. `amounts`: counter id →
-        what is added there, in place of `nusd`."""
+        amount that is added there, instead of `nusd`."""
         moves = self._moves
         for counter in counters:
             amount = amounts.get(counter.counter_id, nusd) if amounts else nusd

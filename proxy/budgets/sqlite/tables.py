@@ -1,7 +1,7 @@
 """The reads and writes of the budget store's SQLite file; each method runs within a transaction of `BudgetFile`.
 
-Invariant: at every commit, `held` (reserved), `open` and `closed` of a counter are the sums over its reservations. What
-these reserve at counters of quotas is in the table `amounts`; at all others they reserve money.
+Invariant: at every commit, `held` (reserved), `open` and `closed` of a counter are the sums over its reservations. The
+table `amounts` has the amounts that they reserve at counters of quotas; at all others they reserve money.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class BudgetTables:
         return inserted
 
     def _amounts(self, exchange_ids: Sequence[str]) -> dict[tuple[str, str], int]:
-        """(Exchange, counter of a quota) → what the exchange has reserved there. The exchanges have quotas."""
+        """(Exchange, counter of a quota) → amount that the exchange has reserved there. The exchanges have quotas."""
         return {
             (one, counter_id): amount for one, counter_id, amount in rows_of(self._file, _SELECT_AMOUNTS, exchange_ids)
         }
@@ -246,8 +246,8 @@ class BudgetTables:
     def _set_amounts(
         self, stored: _StoredReservation, amounts: Mapping[str, int], *, shrink: bool = True
     ) -> dict[str, int]:
-        """Set what an exchange has reserved at the counters of its quotas, and return the differences by counter, 0 for
-        those without one. Without `shrink`, amounts that are less stay."""
+        """Set the amounts that an exchange has reserved at the counters of its quotas. Returns counter id → difference,
+        0 if there is none. Without `shrink`, no amount is lowered."""
         changes = dict.fromkeys([one.counter_id for one in self._limits.quotas(stored.limits_id)], 0)
         if changes and amounts:
             for (exchange_id, counter_id), before in self._amounts([stored.exchange_id]).items():
@@ -305,7 +305,8 @@ class BudgetTables:
             counters.move(self._limits.counters(limits_id), -nusd, -running, running - len(group), released)
 
     def _delete_amounts(self, limits_id: int, exchange_ids: Sequence[str]) -> dict[str, int]:
-        """Delete what these exchanges of one set have reserved at counters of quotas. The changes by counter."""
+        """Delete the amounts that these exchanges of one set have reserved at counters of quotas. Returns counter id →
+        change."""
         released: dict[str, int] = dict.fromkeys([one.counter_id for one in self._limits.quotas(limits_id)], 0)
         if released:
             for (_, counter_id), amount in self._amounts(exchange_ids).items():

@@ -92,8 +92,8 @@ class AuditedOperations:
 
 
 def checked(param: str, read: Callable[[Any], Any], value: Any) -> Any:
-    """`read(value)`; raises ApiError that names the field instead of ValueError: the one that its message begins with,
-    or else `param`."""
+    """`read(value)`; raises ApiError instead of ValueError. It names the field that the message begins with, or else
+    `param`."""
     try:
         return read(value)
     except ValueError as wrong:

@@ -65,9 +65,9 @@ class NewLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     required: bool = False
     """refuse requests that lack a dimension of `split_by`"""
     quotas: Quotas = msgspec.field(default_factory=dict)
-    """the most `requests`, `input_tokens`, `output_tokens`, `tokens` of each window of the budget"""
+    """the maximum of `requests`, `input_tokens`, `output_tokens`, `tokens` in each window of the budget"""
     alert_only: bool = False
-    """the budget refuses nothing: it only alerts"""
+    """the budget sends alerts, but refuses no request"""
     fallback_model: Text | None = None
     """the model that answers a request instead, if this limit refuses it; not one of `models`"""
 
@@ -81,7 +81,7 @@ class ChangedLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields
     models: Models | UnsetType | None = UNSET
     required: bool | UnsetType = UNSET
     quotas: Quotas | UnsetType = UNSET
-    """new amounts of its quotas"""
+    """new amounts of the limit's quotas"""
     alert_only: bool | UnsetType = UNSET
     fallback_model: Text | UnsetType | None = UNSET
 

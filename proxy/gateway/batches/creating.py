@@ -298,7 +298,7 @@ def _requested(read: BatchInput, nusd: int, assumed: int) -> RequestedAmounts:
 
 
 def _counted(read: BatchInput) -> Measured:
-    """What all lines count at quotas."""
+    """The amounts of all lines at quotas."""
     prompts = sum(share.prompt_tokens for share in read.shares)
     return measured(read.lines, prompts, sum(share.completion_tokens for share in read.shares))
 

@@ -55,12 +55,12 @@ class Window(NamedTuple):
 
 
 class CountedAt(NamedTuple):
-    """Where an entry counts."""
+    """The counters at which an entry counts."""
 
     money: tuple[str, ...] = ()
     """ids of the counters of its charge"""
     amounts: Mapping[str, int] = NO_AMOUNTS
-    """id of the counter of a quota → what is added there"""
+    """id of the counter of a quota → amount that is added there"""
 
 
 def rule_counters(
@@ -119,8 +119,8 @@ def is_by_dimension(rule: LimitRule) -> bool:
 def rule_sum(
     connection: Connection, rule: LimitRule, counter_id: str, window: Window, kind: str | None, added: float
 ) -> int:
-    """The spend in nUSD, or what a quota has counted. `kind`: of the rule's `scope_id`; None: it has none. `added`:
-    Unix seconds: of a rule by dimension, entries that were settled later are left out."""
+    """The spend in nUSD, or the amount of a quota. `kind`: of the rule's `scope_id`; None: the rule has none. `added`:
+    Unix seconds; entries that were settled later are left out for a rule by dimension."""
     dimensions, key_id = list(dimensions_of(rule, counter_id).items()), key_of(rule, counter_id)
     measure = quota_of(counter_id)
     is_daily = len(dimensions) <= 1 and not rule.providers
@@ -155,7 +155,7 @@ def rule_sum(
 
 
 def _daily_sum(sums: Table, measure: Measure | None, dialect: Dialect) -> ColumnElement[Any]:
-    """The sum of daily sums; of requests: of all entries."""
+    """The sum of daily sums; for requests, the number of all entries."""
     if measure is None:
         return nusd_sum("charged_usd", dialect)
     return func.sum(sums.c["entries" if measure is Measure.REQUESTS else TOKENS_OF[measure]])

@@ -117,8 +117,8 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
 
 
 def watched(engine: Engine, counter_ids: Collection[str] | None, now: float) -> list[tuple[str, float]]:
-    """(Counter id, start of the window that contains `now`, Unix seconds) of those that are counters of the budgets of
-    rules that only alert; None: one for each such rule. Raises LedgerUnavailable."""
+    """(Counter id, start of the window that contains `now`, Unix seconds) of the counters among these whose rules only
+    alert. None: one counter for each such rule. Raises LedgerUnavailable."""
     of_rules = {one: rule_id for one in counter_ids or () if (rule_id := rule_of(one)) is not None}
     if counter_ids is not None and not of_rules:
         return []
@@ -134,7 +134,7 @@ def watched(engine: Engine, counter_ids: Collection[str] | None, now: float) -> 
 
 
 def followed(engine: Engine, counter_ids: Collection[str]) -> list[str]:
-    """The counters without those of deleted rules, which take no new entry. Raises LedgerUnavailable."""
+    """The counters without those of deleted rules, at which no new entry counts. Raises LedgerUnavailable."""
     of_rules = {one: rule_id for one in counter_ids if (rule_id := rule_of(one)) is not None}
     with reading(engine) as connection:
         rules = rules_with_ids(connection, set(of_rules.values()))

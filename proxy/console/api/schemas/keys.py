@@ -54,9 +54,9 @@ class BudgetRaise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """More budget until a time."""
 
     usd: Annotated[float, Meta(gt=0, le=BUDGET_NUSD_MAX // NUSD_PER_USD)]
-    """added to the budget of each window"""
+    """the amount that is added to the budget of each window"""
     until: Annotated[str, Meta(max_length=40)]
-    """`3d` from now, or a date (`2027-01-31`, at its beginning in UTC)"""
+    """a duration from now (`3d`), or a date (`2027-01-31`, at its beginning in UTC)"""
 
 
 class BoundFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,9 +68,9 @@ class BoundFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     time_zone: Text | UnsetType | None = UNSET
     """time zone of a window by the calendar, as `Europe/Berlin`; null: UTC"""
     thresholds: Thresholds | UnsetType | None = UNSET
-    """alert when so many percent of the budget are spent; null: at those of all budgets"""
+    """percentages of the budget at which alerts are sent; null: the usual ones"""
     budget_raise: BudgetRaise | UnsetType | None = UNSET
-    """more budget until a time; null: none"""
+    """an increase of the budget until a time; null: none"""
     rpm_limit: Rate | UnsetType | None = UNSET
     tpm_limit: Rate | UnsetType | None = UNSET
     max_parallel_requests: Rate | UnsetType | None = UNSET
@@ -157,7 +157,7 @@ class BoundsShown(msgspec.Struct, frozen=True, kw_only=True):
     budget_duration: str | None
     time_zone: str | None
     thresholds: list[int] | None
-    """percents of the budget that are alerts; null: those of all budgets"""
+    """percentages of the budget at which alerts are sent; null: the usual ones"""
     budget_raise: RaiseShown | None
     rpm_limit: int | None
     tpm_limit: int | None
@@ -317,12 +317,12 @@ def _raised(given: BudgetRaise | None) -> Raise | None:
     except ValueError as wrong:
         raise ValueError(f"raised: {wrong}") from None
     if ends is None:
-        raise ValueError("raised: must end; for ever, change the budget")
+        raise ValueError("raised: must end; to raise the budget for ever, change the budget")
     return Raise(nusd_from_usd(repr(given.usd)), ends)
 
 
 def made_limits(given: dict[str, Any]) -> Limits:
-    """Moves the limits out of `given`; a budget or a quota without a window is one of the lifetime."""
+    """Moves the limits out of `given`; a budget or a quota without a window counts the lifetime."""
     limits = {name: given.pop(name) for name in LIMITS & given.keys()}
     if limits.get("budget_nusd") is not None or limits.get("quotas"):
         limits.setdefault("budget_window", LIFETIME)
