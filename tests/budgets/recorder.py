@@ -1,4 +1,4 @@
-"""An observer of followers."""
+"""Observers of followers and of admission."""
 
 from __future__ import annotations
 
@@ -30,3 +30,13 @@ class FollowerRecorder(Recorder):
         if self.fails:
             raise OSError("the ledger is away")
         self.spent.append({one.counter_id: one.spent for one in standings})
+
+
+@dataclass
+class AdmissionRecorder(Recorder):
+    """Records the reasons of denials."""
+
+    denials: list[str] = field(default_factory=list)
+
+    def denied(self, why: str) -> None:
+        self.denials.append(str(why))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from proxy.budgets import outage_allowance
 from proxy.budgets.admission import FORGET_S, Admission, ClosedReservations, OpenReservation
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnReservations
-from tests.support.recorder import Recorder
+from tests.budgets.recorder import AdmissionRecorder
 from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.io
@@ -67,14 +67,6 @@ class Flaky:
             return await inner(*arguments, **more)
 
         return call
-
-
-@dataclass
-class AdmissionRecorder(Recorder):
-    denials: list[str] = field(default_factory=list)
-
-    def denied(self, why: str) -> None:
-        self.denials.append(str(why))
 
 
 class Plant:
