@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 TYPED = {
     "tokenweir ke": "keys",
     "tokenweir keys cre": "create",
-    "tokenweir keys create --al": "--alias",
+    "tokenweir keys create --ali": "--alias",
     "tokenweir serve --log-format js": "json",
     "tokenweir completion fi": "fish",
     "tokenweir verify a-stat": "a-statement.json",

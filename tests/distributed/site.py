@@ -56,7 +56,7 @@ PAUSE_S_MAX = 3.5
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Customer:
     """A key, and who uses it at each proxy."""
 
