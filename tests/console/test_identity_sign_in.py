@@ -444,7 +444,7 @@ def test_a_broken_provider_gives_a_clear_page_and_secrets_still_work(
     if path == WELL_KNOWN:
         words = {
             "_slow": "more than 256 KiB", "_elsewhere": "redirect", "_rubbish": "JSON", "_others": "another issuer",
-            "_unsafe": "authorization_endpoint", "_array": "no configuration",
+            "_unsafe": "authorization_endpoint", "_array": "is not the configuration",
         }[broken.__name__]  # fmt: skip
         refused(answered, 502, "cannot be used now", words)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
@@ -22,6 +23,7 @@ from proxy.ledger.accounts.credit import add_credit
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports import exchanges
 from proxy.reports.exchanges import read_own_exchange
+from tests.ledger.entries import a_ledger
 from tests.ledger.grants.book import Book
 from tests.ledger.priced_entries import a_real_entry, a_real_store, settle
 
@@ -95,7 +97,8 @@ async def test_credit_before_the_first_request(reading: Reading) -> None:
     assert same.left_nusd == balance.left_nusd - 9
 
 
-async def test_grants_that_can_be_used(engine: Engine) -> None:
+async def test_grants_that_can_be_used(tmp_path: Path) -> None:
+    engine = a_ledger(tmp_path)
     book = Book(engine)
     book.grant(30, "trial", "org_1", lasts_s=60)
     book.grant(20, "next", "org_1", begins_at=book.now + 5)
@@ -107,6 +110,7 @@ async def test_grants_that_can_be_used(engine: Engine) -> None:
     reads = KeyReads(engine, Counters())  # type: ignore[arg-type]
     found = await Reading(reads, Counters(), book.ledger).of(Limits())
     await reads.close()
+    engine.dispose()
     shown = own_format.me(KEY, KeyAccess(False, (), PAYER, False), found)["grants"]
     assert [(one["name"], one["usd"], one["left_usd"]) for one in shown] == [
         ("trial", "0.00000003", "0.00000003"), ("trial", "0.00000001", "0.000000006"),
