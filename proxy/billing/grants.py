@@ -209,8 +209,8 @@ def new_grant(
     begins = created_at if begins_at is None else begins_at
     _check(0 < nusd <= BUDGET_NUSD_MAX, f"usd: must be above 0, and at most {usd_text(BUDGET_NUSD_MAX)}")
     _check(
-        bool(name.strip()) and len(name) <= NAME_CHARS_MAX and name.isprintable(),
-        f"name: must be 1 to {NAME_CHARS_MAX} printable characters",
+        bool(name) and name == name.strip() and len(name) <= NAME_CHARS_MAX and name.isprintable(),
+        f"name: must be 1 to {NAME_CHARS_MAX} printable characters, without spaces at its ends",
     )
     _check(0 <= priority <= PRIORITY_MAX, f"priority: must be 0 to {PRIORITY_MAX}, not {priority}")
     _check(begins >= created_at, "begins: must not be in the past, because spend before a grant never burns it")

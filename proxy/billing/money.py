@@ -16,6 +16,9 @@ ZERO_NUSD = Nusd(0)
 
 NUSD_PER_USD = 1_000_000_000
 
+# Digits of an amount in USD before its point, less one.
+_DIGITS_MAX = 17
+
 # The coarsest unit in which one token at 1 nUSD per million (18) and one ms at 1 nUSD per hour (5) are both whole.
 PARTS_PER_NUSD = 18_000_000
 PER_MILLION = PARTS_PER_NUSD // 1_000_000
@@ -26,13 +29,15 @@ _PARTS_PER_FUSD = PARTS_PER_NUSD // 1_000_000
 
 
 def nusd_from_usd(usd: Decimal | str | int) -> Nusd:
-    """USD → nUSD, exact. Raises ValueError if `usd` is no finite number, or is finer than 1 nUSD."""
+    """USD → nUSD, exact. Raises ValueError if `usd` is no finite number, too large, or finer than 1 nUSD."""
     try:
         amount = Decimal(usd)
     except InvalidOperation:
         raise ValueError(f"not an amount of money: {usd!r}") from None
     if not amount.is_finite():
         raise ValueError(f"not a finite amount of money: {usd!r}")
+    if amount.adjusted() > _DIGITS_MAX:  # before any arithmetic: a short text can name a number of a million digits
+        raise ValueError(f"too large an amount of money: {usd!r}")
     nusd = amount * NUSD_PER_USD
     if nusd != nusd.to_integral_value():
         raise ValueError(f"finer than a nano-USD: {usd!r}")

@@ -52,14 +52,17 @@ def add_commands(commands: Any) -> None:
 
 
 def _import(options: argparse.Namespace) -> None:
-    from proxy.ledger.importing.importer import BATCH_ROWS, Importer
+    from proxy.ledger.importing.importer import Importer
 
     with store_of(options) as store, Progress("importing", "rows") as shown:
         importer = Importer(store.engine, store.ledger, dry_run=options.dry_run)
         rows = _Rows(options, store)
         rows.check(importer.archived)
-        entries = rows.entries()
-        while batch := list(islice(entries, BATCH_ROWS)):
+        if not options.dry_run:  # a row that contradicts an earlier import stops the command before it writes
+            trial = Importer(store.engine, store.ledger, dry_run=True)
+            for batch in rows.batches():
+                trial.add(batch)
+        for batch in rows.batches():
             importer.add(batch)
             shown.done = importer.result.rows
     print_object(options, {**_json(importer.result), **({"dry_run": True} if options.dry_run else {})})
@@ -113,8 +116,16 @@ class _Rows:
             return str(wrong)
         return None
 
-    def entries(self) -> Iterator[tuple[int, LedgerEntry]]:
-        """Line and entry of each row."""
+    def batches(self) -> Iterator[list[tuple[int, LedgerEntry]]]:
+        """All entries, some at a time, each with its line."""
+        from proxy.ledger.importing.importer import BATCH_ROWS
+
+        self._seen.clear()
+        entries = self._entries()
+        while batch := list(islice(entries, BATCH_ROWS)):
+            yield batch
+
+    def _entries(self) -> Iterator[tuple[int, LedgerEntry]]:
         from proxy.billing.imported import ImportedRow, imported_record
         from proxy.billing.settlement import entry
         from proxy.ledger.importing.rows import read_rows

@@ -76,6 +76,8 @@ def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
         changes["thresholds"] = () if None in given["alert_at"] else tuple(sorted(set(given["alert_at"])))
     if "quota" in given:
         changes["quotas"] = dict(given["quota"])
+        if len(changes["quotas"]) < len(given["quota"]):
+            raise WrongUsage("--quota: the same measure is given twice")
     if ("raise" in given) != ("raise_until" in given) and given.get("raise", 0) is not None:
         raise WrongUsage("--raise: needs --raise-until, and --raise-until needs --raise")
     if "raise" in given:

@@ -52,8 +52,20 @@ def _counted(row: Row) -> str:
     return ", ".join(f"{name}={text}" for name, text in _texts(row).items()) or "–"
 
 
+def _budget_notes(row: Row) -> str:
+    """`alert only`, `+10 until 2026-12-02`."""
+    limits, raised = row["limits"], row["limits"].get("raised")
+    notes = ["alert only"] if limits.get("alert_only") else []
+    return ", ".join([*notes, *([f"+{raised['usd']} until {raised['until'][:10]}"] if raised else [])])
+
+
 def _quotas(row: Row) -> str:
     return ", ".join(f"{most} {name.replace('_', ' ')}" for name, most in row["limits"].get("quotas", {}).items())
+
+
+def _further(row: Row) -> str:
+    """What a limit bounds or does beside its budget."""
+    return ", ".join(filter(None, (_budget_notes(row), _rates(row), _quotas(row)))) or "–"
 
 
 def _rates(row: Row) -> str:
@@ -112,7 +124,11 @@ RULES = Table(
         "split_by": Column("FOR EACH", 12, lambda row: ", ".join(row["split_by"] or ()) or "–"),
         "budget": Column("BUDGET USD", 10, _limit("budget_usd"), right=True),
         "window": _WINDOW,
-        "rates": Column("RATES, QUOTAS", 18, lambda row: ", ".join(filter(None, (_rates(row), _quotas(row)))) or "–"),
+        "rates": Column(
+            "FURTHER LIMITS",
+            18,
+            _further,
+        ),
         "zone": Column("TIME ZONE", 16, _limit("time_zone")),
         "required": Column("REQUIRED", 8, lambda row: "yes" if row["required"] else "no"),
         "fallback": Column("FALLBACK", 18, _field("fallback_model")),

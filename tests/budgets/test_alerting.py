@@ -324,8 +324,9 @@ async def test_a_rule_that_only_alerts_refuses_nobody_and_needs_no_request_to_se
     budgets = SqliteBudgets(tmp_path / "budgets.db", node="a", unix_time=lambda: NOW)
     thresholds = Thresholds(stage.engine, unix_time=lambda: NOW, observer=stage.recorder)
     follower = Follower(budgets, FollowedLedger(stage.engine), observer=stage.recorder, on_spent=thresholds.check)
-    await follower.follow()
     ledger = a_store(stage.engine)
+    ledger.settle(arriving(an_entry(99, charge_nusd=NUSD_PER_USD, started_at=NOW - 60)))
+    await follower.follow()
     for number in range(13):
         details = {"dimensions": {"end_user": f"v_{number % 2}"}}
         entry = an_entry(number, charge_nusd=2 * NUSD_PER_USD, started_at=NOW - 60, details=details)
@@ -334,4 +335,7 @@ async def test_a_rule_that_only_alerts_refuses_nobody_and_needs_no_request_to_se
     assert stage.recorder.alerts == [30, 30, 120, 120]
     states = {one.counter_id: one.spent for one in await budgets.counter_states()}
     assert (states["rule_soft/v_0"], states["rule_soft/v_1"]) == (14 * NUSD_PER_USD, 12 * NUSD_PER_USD)
+    assert "rule_soft" not in states, "a request without an end user counts nowhere"
+    ledger.settle(arriving(an_entry(98, charge_nusd=NUSD_PER_USD, started_at=NOW - 60)))
+    assert set((await follower.rebuild()).values()) == {0}
     await budgets.aclose()

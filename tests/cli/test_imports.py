@@ -160,6 +160,9 @@ WRONG = [
     ({**ROW, "end_user": "\u0007"}, "end_user: must have"),
     ({"time": ROW["time"], "model": "tera-large"}, "prompt_tokens: is missing"),
     ([ROW], "not a JSON object"),
+    ({**ROW, "time": float("nan")}, "time: must be"),
+    ({**ROW, "time": -1e300}, "time: must be"),
+    ({**ROW, "cost_usd": "1e999999"}, "cost_usd: must be a number"),
 ]
 
 
@@ -203,6 +206,19 @@ def test_another_row_with_the_id_of_an_imported_one_is_refused(run: Commands, tm
         run("import", changed, "--key", "anna", *more, code=1)
         assert "line 2: id: a row with this id and time was imported before, for another key" in run.err
     assert len(run("ledger", "--json")) == 4
+
+
+def test_a_row_that_contradicts_an_earlier_import_stops_the_whole_file(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importer, "BATCH_ROWS", 2)
+    rows = [{**ROW, "id": f"r-{number}"} for number in range(5)]
+    text = [json.dumps(row) + "\n" for row in rows]
+    run("import", file(tmp_path, text[4], "one.jsonl"), "--key", "anna")
+    other = json.dumps({**rows[4], "prompt_tokens": 77}) + "\n"
+    run("import", file(tmp_path, "".join((*text[:4], other)), "all.jsonl"), "--key", "anna", code=1)
+    assert "line 5: id: a row with this id and time was imported before" in run.err
+    assert len(run("ledger", "--json")) == 1
 
 
 def test_rows_of_a_closed_month_are_late(run: Commands, tmp_path: Path) -> None:

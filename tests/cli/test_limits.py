@@ -98,6 +98,7 @@ def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Command
         ("a --only alice --rpm 1", "--only: must be DIMENSION=VALUE, such as end_user=alice, not 'alice'"),
         ("a", "limits: give at least one: a budget, a quota, rpm, tpm or parallel"),
         ("a --quota days=3", "--quota: must be MEASURE=N, with requests, input_tokens, output_tokens, tokens, not"),
+        ("a --quota tokens=1 --quota tokens=2", "--quota: the same measure is given twice"),
         ("a --quota tokens=0", "--quota: must be a whole number, 1 to 1000000000000, not '0'"),
         ("a --rpm 1 --alert-only", "alert_only: needs a budget"),
         ("a --budget 1 --raise 5", "--raise: needs --raise-until, and --raise-until needs --raise"),

@@ -2,9 +2,9 @@
 model.
 
 Invariants: A refused admission holds nothing when the next one is decided, and each is one atomic step at all levels of
-its model and its providers. Another model serves only if the key may use it and a provider of it supports the client's
-dialect; else the client gets the refusal. A request that continues a stored response stays at the provider of that
-response.
+its model and its providers. Another model serves only if the key may use it, its price can be reserved, and a provider
+of it supports the client's dialect; else the client gets the refusal. A request that continues a stored response stays
+at the provider of that response.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ async def admit_or_fall_back(
     provider = route.provider.settings.name if pinned else None
     requested, left = facts.model, FALLBACKS_MAX
     fallback: Fallback | UnsetType = UNSET
+    refusal: RefusedByRuleError | None = None
     while True:
         try:
             opened = await opener.admit(exchange_id, dialect, key, facts, route, fallback=fallback, **how)
@@ -65,7 +66,11 @@ async def admit_or_fall_back(
             if model is None or found is None:
                 raise
             route, facts = opener.order_by_health(found, model), structs.replace(facts, model=model)
-            fallback, left = Fallback(requested, rule.rule_id), left - 1
+            fallback, left, refusal = Fallback(requested, rule.rule_id), left - 1, refused
+        except ApiError as error:
+            if refusal is not None and error.code == "model_unpriced":  # the client has not named that model
+                raise refusal from None
+            raise
         else:
             return Admitted(opened, facts, route)
 

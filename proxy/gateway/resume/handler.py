@@ -186,6 +186,8 @@ class ResumeHandler:
         self._accepting.check()
         key = await authenticated(self._keys, request)
         refuse_byok(key, "Resuming a stream")
+        if not key.uses_stored:  # another holder of the parent's key may have begun it
+            raise errors.stored_not_allowed()
         place = _place(request)
         tape = self._tape(exchange_id, key)
         if tape is not None and (place.number is None or tape.can_be_completed):

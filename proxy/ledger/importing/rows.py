@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,8 @@ from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage
 
 LINE_CHARS_MAX = 1 << 20
 NAME_CHARS_MAX = 256
+# The year 9999, in Unix seconds.
+_TIME_MAX = 253_370_764_800.0
 FIELDS = ("time", "model", "provider", "key", "id", "cost_usd", *COUNTS, *NAMED)
 """the fields of a row of CSV or JSON"""
 
@@ -115,7 +117,12 @@ def _otlp(number: int, line: str) -> Iterator[ImportedRow | RowError]:
         attributes = {**resource, **_attributes(record)}
         for source, event in _EVENTS.items():
             if event.matches(_event_name(record, attributes), attributes):
-                yield _row_or_error(number, source, event.fields(attributes, _logged_at(record, attributes)))
+                try:
+                    fields = event.fields(attributes, _logged_at(record, attributes))
+                except _FieldError as wrong:
+                    yield RowError(number, str(wrong))
+                else:
+                    yield _row_or_error(number, source, fields)
 
 
 _READERS: Mapping[FileFormat, Callable[[int, str], Iterator[ImportedRow | RowError]]] = {
@@ -282,13 +289,15 @@ def _cost(given: Mapping[str, Any]) -> Nusd | None:
         usd = Decimal(str(given["cost_usd"]).strip())
         if 0 <= usd * 10**9 <= AMOUNT_NUSD_MAX:
             return nusd_from_usd_rounded_half_up(usd)
-    except InvalidOperation:
+    except ArithmeticError:  # no number, or one of too many digits
         pass
     raise _FieldError(f"cost_usd: must be a number from 0 to {usd_text(AMOUNT_NUSD_MAX)}")
 
 
 def _moment(value: object) -> float:
     if isinstance(value, float):
+        if not 0 <= value < _TIME_MAX:  # not a number, too
+            raise _FieldError("time: must be between 1970 and 9999")
         return value
     moment = iso_time(value.strip()) if isinstance(value, str) else None
     if moment is None:

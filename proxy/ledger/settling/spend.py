@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
+from proxy.billing.dimensions import OVERFLOW
 from proxy.billing.entries import EntryKind
 from proxy.billing.limit_rules import CLIENT_RULES, LimitRule, rule_of
 from proxy.billing.limits import credit_counter_id, scope_of
@@ -125,12 +126,17 @@ def watched(engine: Engine, counter_ids: Collection[str] | None, now: float) -> 
     with reading(engine) as connection:
         rules = {one.rule_id: one for one in read_rules(connection) if one.limits.alert_only}
     if counter_ids is None:
-        of_rules = {one: one for one in rules}
+        of_rules = {"/".join((one, *_unnamed(rule))): one for one, rule in rules.items()}
     return [
         (one, rules[rule_id].limits.window_start(rules[rule_id].created_at, now))
         for one, rule_id in of_rules.items()
         if rule_id in rules
     ]
+
+
+def _unnamed(rule: LimitRule) -> list[str]:
+    """What the counter of a split rule is for that counts the values without an id."""
+    return [",".join([OVERFLOW] * len(rule.split_by))] if rule.split_by else []
 
 
 def followed(engine: Engine, counter_ids: Collection[str]) -> list[str]:

@@ -16,7 +16,7 @@ from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.refusals import RefusedByRuleError
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
-from proxy.http.errors import ApiError
+from proxy.http.errors import ApiError, model_unpriced
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings
 from tests.gateway.inprocess import KEY
@@ -107,6 +107,17 @@ async def test_a_model_that_cannot_serve_leaves_the_refusal(model: str) -> None:
         await admitted(opener, replace(KEY, models=frozenset({"dear", "unknown", "spoken"})))
     assert (refused.value.status, refused.value.headers) == (402, (("x-should-retry", "false"),))
     assert opener.asked == ["dear"]
+
+
+async def test_a_model_without_a_price_leaves_the_refusal() -> None:
+    class Unpriced(Refusing):
+        async def admit(self, exchange_id: str, dialect: Any, key: Any, facts: Any, route: Route, **how: Any) -> Any:
+            if facts.model == "cheap":
+                raise model_unpriced("cheap")
+            return await super().admit(exchange_id, dialect, key, facts, route, **how)
+
+    with pytest.raises(ApiError, match="refused at dear"):
+        await admitted(Unpriced(dear="cheap"))
 
 
 async def test_rules_that_lead_to_one_another_end() -> None:

@@ -27,6 +27,7 @@ TEAM = replace(KEY, project_id="proj_team")
 KEYS = OfToken(
     anna=replace(TEAM, key_id="anna"),
     bert=replace(TEAM, key_id="bert"),
+    annas=replace(TEAM, key_id="anna", uses_stored=False),
     carl=replace(KEY, key_id="carl", project_id="proj_other"),
     dora=replace(KEY, key_id="dora"),
     emil=replace(KEY, key_id="emil"),

@@ -165,6 +165,7 @@ async def test_the_number_of_events_may_stand_in_a_header(proxy: Gateway, provid
     ("query", "key", "status", "code"),
     [
         ("?after=4", "bert", 404, "stream_not_found"),
+        ("?after=4", "annas", 403, "stored_not_allowed"),
         ("?after=99", "anna", 400, "invalid_value"),
         ("?after=x", "anna", 400, "invalid_value"),
         ("?after=-1", "anna", 400, "invalid_value"),
