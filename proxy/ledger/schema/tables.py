@@ -58,9 +58,9 @@ def _sums() -> list[Column[Any]]:
     ]
 
 
-def _partial(name: str, column: str, where: str) -> Index:
+def _partial(name: str, *columns: str, where: str) -> Index:
     """An index of the rows that meet a condition."""
-    return Index(name, column, sqlite_where=text(where), postgresql_where=text(where))
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
 metadata = MetaData(
@@ -115,10 +115,20 @@ ledger_entries = Table(
     Index("ix_ledger_entries_settled_at_entry_id", "settled_at", "entry_id"),
     Index("ix_ledger_entries_node_journal_seq", "node", "journal_seq"),
     # For counting the day's entries that are not requests (adjustments, attempts, top-ups).
-    _partial("ix_ledger_entries_others", "started_at", "kind <> 'usage'"),
+    _partial("ix_ledger_entries_others", "started_at", where="kind <> 'usage'"),
     # For counting the exchanges with an unknown charge or cost.
     _partial(
-        "ix_ledger_entries_unknown_amount", "started_at", "kind = 'usage' AND (cost_usd IS NULL OR charge_usd IS NULL)"
+        "ix_ledger_entries_unknown_amount",
+        "started_at",
+        where="kind = 'usage' AND (cost_usd IS NULL OR charge_usd IS NULL)",
+    ),
+    # For adding up the credit of many keys.
+    _partial("ix_ledger_entries_credits", "key_id", "charge_nusd", where="kind = 'credit'"),
+    # For finding an exchange by the id that the client knows from the provider.
+    _partial(
+        "ix_ledger_entries_provider_response_id",
+        "provider_response_id",
+        where="kind = 'usage' AND provider_response_id IS NOT NULL",
     ),
     postgresql_partition_by="RANGE (exchange_id)",  # by month: see partitions.py
 )
@@ -373,7 +383,7 @@ api_keys = Table(
     Index("ix_api_keys_alias", "alias"),
     Index("ix_api_keys_project_id", "project_id"),
     Index("ix_api_keys_created_at_key_id", "created_at", "key_id"),
-    _partial("ix_api_keys_old_digest", "old_digest", "old_digest IS NOT NULL"),
+    _partial("ix_api_keys_old_digest", "old_digest", where="old_digest IS NOT NULL"),
 )
 
 # The caps that clients set for their runs: see run_caps.py.
@@ -448,8 +458,8 @@ grants = Table(
     Column("next_at", UtcTime),
     UniqueConstraint("series_id", "number"),
     Index("ix_grants_scope_id", "scope_id"),
-    _partial("ix_grants_open", "begins_at", "granted_nusd = 0 OR granted_nusd - burned_nusd <> expired_nusd"),
-    _partial("ix_grants_next_at", "next_at", "next_at IS NOT NULL"),
+    _partial("ix_grants_open", "begins_at", where="granted_nusd = 0 OR granted_nusd - burned_nusd <> expired_nusd"),
+    _partial("ix_grants_next_at", "next_at", where="next_at IS NOT NULL"),
 )
 
 # What each entry has granted, burned or expired of a grant. Rows are never changed or deleted.
@@ -608,7 +618,7 @@ stored_batches = Table(
     UniqueConstraint("batch_id"),
     Index("ix_stored_batches_key_id_created_at", "key_id", "created_at"),
     Index("ix_stored_batches_project_id_created_at", "project_id", "created_at"),
-    _partial("ix_stored_batches_next_at", "next_at", "state IN ('creating', 'running')"),
+    _partial("ix_stored_batches_next_at", "next_at", where="state IN ('creating', 'running')"),
 )
 
 # The price list that all proxies apply, if they refresh their prices: one row.
