@@ -21,6 +21,7 @@ from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
 from proxy.journal.progress import ProgressBroken
 from proxy.keys.idempotency import ClaimsUnavailable
+from proxy.runtime.proxy.handover import Succession
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.runtime.proxy.process import Proxy
 from proxy.runtime.proxy.tokenizers import Tokenizers
@@ -229,6 +230,35 @@ def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
             cancelled = asyncio.run(_cancelled_after(steps, Proxy(settings_in(tmp_path))))
         steps = 2 * steps + 1
     assert steps > 3, "it starts at once"
+
+
+async def _answered_while_it_stops(proxy: Proxy) -> list[int]:
+    """The status of two requests without a key on one connection: one before it stops, one during its stop."""
+    await proxy.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+
+    async def status() -> int:
+        writer.write(b"GET /v1/key HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
+        return int(head.split(b" ")[1])
+
+    before = await status()
+    stopping = asyncio.get_running_loop().create_task(proxy.stop())
+    await asyncio.sleep(0)
+    during = await status()
+    writer.close()
+    await stopping
+    return [before, during]
+
+
+def test_one_that_stops_before_it_takes_over_answers_whom_it_has_accepted(tmp_path: Path) -> None:
+    """The process that it would have replaced serves: the client has no reason to see a proxy that shuts down."""
+    with_empty_ledger(tmp_path / "data")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        succession = Succession({"listen": [listener]}, is_beside=True, is_served=True)
+        proxy = Proxy(settings_in(tmp_path, shutdown_grace_s=5), succession=succession)
+        assert asyncio.run(_answered_while_it_stops(proxy)) == [401, 401]
 
 
 def test_a_worker_whose_queue_is_away(tmp_path: Path) -> None:

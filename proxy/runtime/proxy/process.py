@@ -97,6 +97,8 @@ class Proxy:
         self._on_lead: Callable[[], None] = lambda: None
         self._succession = succession
         self._is_replaced = False
+        self._is_beside_served = succession.is_served
+        """the previous proxy still serves on these sockets: what this process has accepted, it answers"""
         self._accepting = Accepting(STARTING)
         self._hurried = False
         self._is_leaving = False
@@ -111,6 +113,7 @@ class Proxy:
     async def stop(self) -> None:
         """Stop gracefully. No admitted exchange is lost, even if the time is too short."""
         self._is_leaving = True
+        self._is_replaced = self._is_replaced or self._is_beside_served
         if self._settings.drain_delay_s and not self._is_replaced:
             await wait_until(lambda: self._hurried or self._is_replaced, deadline_s=self._settings.drain_delay_s)
         if not self._is_replaced:
@@ -188,6 +191,7 @@ class Proxy:
         processes."""
         if self._succession.predecessor is not None:
             await self._succession.predecessor.leave()
+            self._is_beside_served = False
         elif self._succession.is_served:
             return
         self._on_lead()
@@ -197,6 +201,7 @@ class Proxy:
     def told(self, word: bytes) -> None:
         """The parent says LEADS or REPLACED."""
         if word == LEADS:
+            self._is_beside_served = False
             self._on_lead()
         elif word == REPLACED:
             self._replace()
