@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from time import process_time, thread_time
 
 import pytest
 
 from proxy.foundation import slices
+
+# The interpreter is taken back from a thread after this time.
+SWITCH_S = 0.005
 
 
 class Turns:
@@ -57,6 +60,21 @@ def work_s(rounds: int) -> float:
     for number in range(rounds):
         sizes[number & 1023] = sizes.get(number & 1023, 0) + len(str(number))
     return thread_time() - began
+
+
+TRIES = 3
+
+
+async def nobody_waits(work: Callable[[], Awaitable[None]]) -> None:
+    """Fail if a turn of the event loop takes longer than the loop of `work_s`, or holds the interpreter for longer.
+    Measured again only after a failure: another process can make a turn look longer, never shorter."""
+    for _ in range(TRIES):
+        async with measured_turns() as turns:
+            await work()
+        longest_s, limit_s = max(turns.longest_s, turns.longest_held_s - SWITCH_S), work_s(100_000)
+        if longest_s < limit_s:
+            return
+    raise AssertionError(f"{longest_s * 1000:.1f} ms, at most {limit_s * 1000:.1f} ms")
 
 
 @pytest.fixture
