@@ -38,11 +38,8 @@ async def authenticated(keys: Keyring, request: web.BaseRequest) -> ApiKey:
     return key
 
 
-def own_credential(key: ApiKey, request: web.BaseRequest) -> ProviderCredential | None:
-    """The client's own provider credential, if the key is for such clients; else None. Raises ApiError if it is
-    missing or not valid."""
-    if key.byok is None:
-        return None
+def own_credential(request: web.BaseRequest) -> ProviderCredential:
+    """The client's own provider credential. Raises ApiError if it is missing or not valid."""
     credential = provider_credential(request, is_ours)
     if credential is None:
         raise errors.byok_missing()

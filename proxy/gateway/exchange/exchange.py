@@ -121,20 +121,24 @@ class Exchange:
         self._deadlines.rearm()
         try:
             await self._asking.prepare()
-            self._read_budgets()
+            if self._budget_headers is not None:
+                opened = self._open_exchange
+                self._budgets = self._budget_headers.begin(opened.scopes, opened.reservation)
             self._meters.opened(overhead_s=monotonic() - admitted.received_at)
             answer = self._asking.answer = await self._asking.answered(self._may_ask)
             if 200 <= answer.status < 300:
                 self._accepted(admitted)
                 if self._open_exchange.durable is not None:
                     await self._open_exchange.durable
-                await self._add_budget_headers()
+                if self._budgets is not None:
+                    self._client.add_headers(await ready(self._budgets))
                 if self._life.phase is Phase.ANSWERED:
                     self._waiting = None
                     self._relay(answer, admitted)
             else:
                 await self._asking.refused(answer)
-                await self._add_budget_headers()
+                if self._budgets is not None:
+                    self._client.add_headers(await ready(self._budgets))
                 self._nothing_came(Event.REFUSED, upstream_status=answer.status)
         except UpstreamFailedError as failure:
             self._nothing_came(Event.UNREACHABLE, failure)
@@ -144,15 +148,6 @@ class Exchange:
             self._broke_down(bug)
         finally:
             self._waiting = None
-
-    def _read_budgets(self) -> None:
-        if self._budget_headers is not None:
-            exchange = self._open_exchange
-            self._budgets = self._budget_headers.begin(exchange.scopes, exchange.reservation)
-
-    async def _add_budget_headers(self) -> None:
-        if self._budgets is not None:
-            self._client.add_headers(await ready(self._budgets))
 
     def _may_ask(self, to: Failover) -> bool:
         """True if another provider may get the request after a failed attempt: the client is still there, and the
@@ -326,7 +321,7 @@ class Exchange:
         else:
             self._ending.details.limit = SETTINGS[due]
         if due is Event.NO_ANSWER:
-            self._asking.health.failed(monotonic())
+            self._asking.route.provider.health.failed(monotonic())
         body = self._body
         if due in (Event.SILENT, Event.TOO_LONG) and body is not None and body.relay.meter.done:
             self._stop()

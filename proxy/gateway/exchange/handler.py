@@ -194,7 +194,7 @@ class ProxyHandler:
     ) -> web.Response | tuple[Exchange, OpenExchange, Claim | None]:
         """Admit and open an exchange; or return the stored answer of an earlier request. The body and its document are
         freed when this call returns: an exchange can take an hour."""
-        credential = own_credential(key, request)
+        credential = None if key.byok is None else own_credential(request)
         body = await self._body(request, upload)
         if upload is not None:
             upload.arrived()

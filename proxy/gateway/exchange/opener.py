@@ -304,7 +304,7 @@ def _with_own_credential(route: Route, terms: str, model: str) -> Route:
     def prices(at: float, payer: Payer, other: str | None = None, /) -> tuple[Price | None, Price | None]:
         return byok_lists(terms, *one.prices(at, payer, other))
 
-    return replace(one, others=(), prices=prices)
+    return replace(one, provider=one.provider.for_client(), others=(), prices=prices)
 
 
 def _of_money(scope: Scope) -> Scope:

@@ -60,7 +60,7 @@ class UpstreamRequest(ProviderCall[Answer]):
         opened = admitted.open_exchange.opened
         tokens = opened.prompt_tokens_estimate + (opened.completion_tokens_max or 0)
         self._own_credential = admitted.own_credential
-        super().__init__(admitted.route, ports.unix_time, tokens, own_credential=self._own_credential is not None)
+        super().__init__(admitted.route, ports.unix_time, tokens)
         self._request = admitted.request
         self._dialect = admitted.dialect
         self._facts = admitted.facts

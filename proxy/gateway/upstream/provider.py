@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
@@ -136,6 +136,8 @@ class Provider:
     """several API keys; None: one or none"""
     authorization: Authorization | None = None
     """credentials of a cloud; None: the provider takes API keys"""
+    is_for_client: bool = False
+    """it gets a client's own credential: its answers count neither for the operator's credentials nor for its health"""
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
@@ -167,6 +169,10 @@ class Provider:
             pool=CredentialPool.of(settings.name, settings.credentials),
             authorization=authorization_of(settings),
         )  # fmt: skip
+
+    def for_client(self) -> Self:
+        """This provider for requests with a client's own credential."""
+        return replace(self, health=Health(), pool=None, is_for_client=True)
 
     def request(
         self, dialect: Dialect, path: str, body: list[bytes], more: str, own: ProviderCredential | None = None

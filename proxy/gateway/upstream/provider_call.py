@@ -20,7 +20,6 @@ from proxy.billing.record import Attempt
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.credentials import Credential, CredentialPool, Use
 from proxy.gateway.upstream.failures import NoCredentialError, NotSentError, OutOfConnectionsError, UpstreamFailedError
-from proxy.gateway.upstream.health import Health
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.refusals import REFUSALS, failure_of, may_be_answered_elsewhere, rest_s
 from proxy.gateway.upstream.routing import Route
@@ -60,13 +59,9 @@ class ProviderCall(Generic[T]):
     GENERATES: ClassVar[bool] = True
     """the request makes the provider generate, so it may be billed even if it failed"""
 
-    def __init__(
-        self, route: Route, unix_time: Callable[[], float], tokens: int = 0, *, own_credential: bool = False
-    ) -> None:
-        """`tokens`: the estimated tokens of the request, for the limits of credentials. `own_credential`: the client's
-        is sent, so that answers count neither for the operator's credentials nor for the health of the provider."""
+    def __init__(self, route: Route, unix_time: Callable[[], float], tokens: int = 0) -> None:
+        """`tokens`: the estimated tokens of the request, for the limits of credentials."""
         self.route = route
-        self._own_health = Health() if own_credential else None
         self.use: Use | None = None
         """the use of the credential that was sent last; None: the provider has at most one"""
         self._unix_time = unix_time
@@ -75,11 +70,6 @@ class ProviderCall(Generic[T]):
         """the credentials that this request was refused with, each with the status"""
         self._asked_at = 0.0
         self._failures_before: int | None = 0  # of the provider, when it was asked; None: this request is counted
-
-    @property
-    def health(self) -> Health:
-        """The health that the answers to this request count for."""
-        return self._own_health or self.route.provider.health
 
     def _send(self, provider: Provider, use: Use | None) -> Awaitable[Answer | T]:
         """Send the request. Raises UpstreamFailedError."""
@@ -107,11 +97,11 @@ class ProviderCall(Generic[T]):
         began_at = self._asked_at = monotonic()
         while True:
             provider, use = self.route.provider, None
-            pool = provider.pool if self._own_health is None else None
-            if pool is not None and (use := self._takes(pool, began_at)) is None:
-                return self._without_credential(pool, began_at)
-            self.health.asked(began_at)
-            self._failures_before = self.health.failures
+            health = provider.health
+            if provider.pool is not None and (use := self._takes(provider.pool, began_at)) is None:
+                return self._without_credential(provider.pool, began_at)
+            health.asked(began_at)
+            self._failures_before = health.failures
             try:
                 found = await self._send(provider, use)
             except UpstreamFailedError as failure:
@@ -119,7 +109,7 @@ class ProviderCall(Generic[T]):
             answer = found if isinstance(found, Answer) else None
             if answer is None or answer.status < 400:
                 if answer is None or answer.status >= 300 or not self.GENERATES:
-                    self.health.answered()  # else the end of the answer says whether it was one
+                    health.answered()  # else the end of the answer says whether it was one
                 elif self.route.others and (other := await self._other_than(answer, began_at)) is not None:
                     return other
                 if use is not None:
@@ -151,7 +141,7 @@ class ProviderCall(Generic[T]):
 
     def ended(self, *, failed: bool) -> None:
         """Record how the provider has answered. `failed`: with an empty or failed answer."""
-        before, self._failures_before, health = self._failures_before, None, self.health
+        before, self._failures_before, health = self._failures_before, None, self.route.provider.health
         if failed and before is not None:
             health.failed(monotonic())
         elif before and health.failures == before:  # else it has failed others meanwhile
@@ -173,7 +163,7 @@ class ProviderCall(Generic[T]):
         """The next provider after a request without an answer. Raises UpstreamFailedError if there is none."""
         if isinstance(failure, OutOfConnectionsError):
             raise failure  # says nothing about the provider, and another one could not be reached either
-        self.health.failed(monotonic())
+        self.route.provider.health.failed(monotonic())
         repeats = not self.GENERATES or isinstance(failure, NotSentError)
         other = self._failover(began_at, str(failure), failure) if repeats else None
         if other is None:
@@ -181,7 +171,7 @@ class ProviderCall(Generic[T]):
         return other
 
     def _note(self, answer: Answer, provider: Provider, use: Use | None) -> None:
-        if self._own_health is not None:
+        if provider.is_for_client:
             return
         now, health = monotonic(), provider.health
         if answer.status >= 500:
