@@ -101,12 +101,22 @@ class ApiKey:
     caps: tuple[KeyCap, ...] = ()
     """the caps of a narrowed key, the outermost first; a stored key has none"""
     uses_stored: bool = True
-    """False: a narrowed key that may not use responses, files and batches that the provider stores"""
+    """False: a narrowed key that may not use responses, files and batches that the provider stores, nor read the
+    exchanges of its parent"""
+    narrowed_id: str | None = None
+    """of a narrowed key: another one for other caveats; None: a stored key"""
+    branch_id: str | None = None
+    """of a narrowed key: the id of the key with only the first of its caveats; None: a stored key"""
 
     @property
     def scope(self) -> Scope:
         """The level for limit counters."""
         return Scope(self.key_id, self.limits, self.created_at)
+
+    @property
+    def holder_id(self) -> str:
+        """The id of those who know the secret: of a narrowed key, its own."""
+        return self.narrowed_id or self.key_id
 
     @property
     def has_secret(self) -> bool:

@@ -1,7 +1,7 @@
 """`tokenweir import`: usage that never passed the proxy.
 
-Invariants: the whole file is checked before anything is written. An import that was interrupted goes on when it is
-repeated.
+Invariants: every row of the file is checked before the first one is written. If a command is interrupted, the same
+command can be run again: it writes the rows that are missing.
 """
 
 from __future__ import annotations

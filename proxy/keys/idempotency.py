@@ -50,9 +50,10 @@ class ClaimStore(Protocol):
         """Close the store's connections and files. Never raises."""
 
 
-def name_of(key_id: str, token: str) -> str:
-    """The name of a claim, 32 hex digits. A token that another key sends gives another name."""
-    return hashlib.blake2b(f"{key_id}\0{token}".encode(), digest_size=16).hexdigest()
+def name_of(holder_id: str, token: str) -> str:
+    """The name of a claim, 32 hex digits. A token that another key sends gives another name. `holder_id`: see
+    `ApiKey`."""
+    return hashlib.blake2b(f"{holder_id}\0{token}".encode(), digest_size=16).hexdigest()
 
 
 def digest_of(pieces: Iterable[bytes | memoryview]) -> str:
@@ -94,19 +95,19 @@ class Claims:
         self._seal = Seal(pepper)
         self._on_failure = on_failure
 
-    async def claim(self, key_id: str, token: str, digest: str, exchange_id: str) -> IdempotencyRecord | None:
+    async def claim(self, holder_id: str, token: str, digest: str, exchange_id: str) -> IdempotencyRecord | None:
         """Claim the token for the request with this digest; None on success. Otherwise the record of the exchange that
         has the claim, with its response decrypted. Raises ClaimsUnavailable."""
-        name = name_of(key_id, token)
+        name = name_of(holder_id, token)
         earlier = await self._store.claim(name, digest, exchange_id)
         if earlier is None or earlier.answer is None:
             return earlier
         return structs.replace(earlier, answer=self._seal.open(name, earlier.answer))
 
-    async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None:
+    async def end(self, holder_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None:
         """Record the end of the exchange. Never raises: after a failure, the exchange counts as running until the claim
         expires."""
-        name = name_of(key_id, token)
+        name = name_of(holder_id, token)
         try:
             if billed:
                 await self._store.end(name, exchange_id, None if answer is None else self._seal.seal(name, answer))

@@ -8,7 +8,8 @@ caveat is the HMAC-SHA256 of the caveat's text, keyed with the 32 bytes of the s
 Invariants: the holder of a narrowed key can add caveats, but not remove or change one, which needs an earlier
 signature. Each caveat only takes something away, whatever caveats are before it. An unknown or invalid caveat, and two
 that contradict each other, make the key invalid. All keys that are made from a key with a cap share the cap, so that
-further narrowing does not raise it. Neither the proxy nor its ledger stores a signature.
+further narrowing does not raise it; so only caveats before the cap give another cap. Neither the proxy nor its ledger
+stores a signature.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ NAME_CHARS_MAX = 128
 
 _FORM = re.compile(r"tw-([A-Za-z0-9_-]{1,64})((?:\.[A-Za-z0-9_-]+)*)\.([A-Za-z0-9_-]{43})", re.ASCII)
 _PERSON = b"tw narrowing"
+_NARROWED_ID = "n_"
 
 
 class InvalidCaveatError(ValueError):
@@ -116,7 +118,7 @@ def narrowed_key(parent: ApiKey, caveats: Sequence[bytes], chain: Sequence[bytes
     """What a key with these caveats may do. `chain`: its verified signatures. `until`: the end of the validity of the
     parent's secret, in Unix seconds; None: that of the parent. Raises InvalidCaveatError."""
     meaning = _meaning(caveats)
-    caps = tuple(KeyCap(_value_id(chain[at + 1]), nusd) for at, nusd in meaning.caps)
+    caps = tuple(KeyCap(_id(CAP_ID, chain[at + 1]), nusd) for at, nusd in meaning.caps)
     ends = [one for one in (parent.expires_at, until, meaning.expires_at) if one is not None]
     return replace(
         parent,
@@ -125,6 +127,8 @@ def narrowed_key(parent: ApiKey, caveats: Sequence[bytes], chain: Sequence[bytes
         dimensions=_fixed(parent.dimensions, meaning.fixed),
         caps=caps,
         uses_stored=parent.uses_stored and meaning.uses_stored,
+        narrowed_id=_id(_NARROWED_ID, chain[-1]) if caveats else None,
+        branch_id=_id(_NARROWED_ID, chain[1]) if caveats else None,
     )
 
 
@@ -226,9 +230,9 @@ def _fixed(of_key: KeyDimensions | None, added: dict[str, str]) -> KeyDimensions
     return replace(before, fixed=fixed)
 
 
-def _value_id(signature: bytes) -> str:
-    """The id of a cap; it does not reveal the signature."""
-    return f"{CAP_ID}{hashlib.sha256(b'tokenweir cap' + signature).hexdigest()[:32]}"
+def _id(prefix: str, signature: bytes) -> str:
+    """The id of a cap or of a narrowed key; it does not reveal the signature."""
+    return f"{prefix}{hashlib.sha256(b'tokenweir cap' + signature).hexdigest()[:32]}"
 
 
 def _encoded(part: bytes) -> str:

@@ -122,10 +122,12 @@ class Unclaimed(Claims):
     def __init__(self) -> None:
         self.answer_bytes_max = 0
 
-    async def claim(self, key_id: str, token: str, digest: str, exchange_id: str) -> IdempotencyRecord | None:
+    async def claim(self, holder_id: str, token: str, digest: str, exchange_id: str) -> IdempotencyRecord | None:
         return None
 
-    async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None: ...
+    async def end(
+        self, holder_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None
+    ) -> None: ...
 
 
 class NamedValues:

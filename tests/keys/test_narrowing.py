@@ -72,7 +72,7 @@ def is_within(child: ApiKey, parent: ApiKey) -> None:
     before, after = parent.dimensions or KeyDimensions(), child.dimensions or KeyDimensions()
     assert before.fixed.items() <= after.fixed.items()
     assert before.sources == after.sources
-    limited = ("models", "expires_at", "dimensions", "caps", "uses_stored")
+    limited = ("models", "expires_at", "dimensions", "caps", "uses_stored", "narrowed_id", "branch_id")
     of_parent: dict[str, Any] = {name: getattr(parent, name) for name in limited}
     assert replace(child, **of_parent) == parent, "nothing else differs"
 
@@ -124,12 +124,29 @@ def test_a_cap_is_one_for_all_keys_that_are_made_from_it() -> None:
     assert first.caps[0] == second.caps[0]
     assert first.caps[1].value_id != second.caps[1].value_id
     assert [one.nusd for one in (*first.caps, *second.caps)] == [2 * 10**9, 10**9, 2 * 10**9, 15 * 10**8]
+    renamed = meant(narrowed_text(capped, ["name=cd"]))
+    assert renamed is not None
+    assert renamed.caps == first.caps[:1], "else a holder would get a new cap with each name"
     other = meant(narrowed_text(NARROWABLE, ["name=cd", "usd=2"]))
     assert other is not None
     assert other.caps[0].value_id != first.caps[0].value_id
     assert parse(capped) is not None
     shown = "".join(one.value_id for one in first.caps)
     assert not any(part.signature.hex()[:16] in shown for part in [parse(capped)] if part is not None)
+
+
+def test_its_holder_and_its_branch() -> None:
+    child = narrowed_text(NARROWABLE, ["name=ci", "run=1"])
+    first, deeper, sibling = (
+        meant(one) for one in (child, narrowed_text(child, ["usd=1"]), narrowed_text(NARROWABLE, ["name=cd", "run=1"]))
+    )
+    assert first is not None
+    assert deeper is not None
+    assert sibling is not None
+    assert KEY.holder_id == KEY_ID
+    assert len({KEY_ID, first.holder_id, deeper.holder_id, sibling.holder_id}) == 4
+    assert first.branch_id == deeper.branch_id != sibling.branch_id
+    assert KEY.branch_id is None
 
 
 @pytest.mark.parametrize(

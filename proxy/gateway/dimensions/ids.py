@@ -2,7 +2,8 @@
 
 Invariants: the event loop never waits for the database. A request waits at most `WAIT_S` for its ids; a value without
 an id by then is an overflow, and while the ledger does not answer no other request waits. A key creates a bounded
-number of values an hour, in each process. Memory does not grow with the number of values. An id is looked up again
+number of values an hour, in each process; of these, the narrowed keys that begin with the same caveat create at most as
+many as they leave to others, so that the holder of one cannot use them up. Memory does not grow with the number of values. An id is looked up again
 within `KEPT_S`, so that an erased value gets a new one. The cap of a run is kept together with its id; another process
 may have lowered it within the last `KEPT_S`.
 """
@@ -15,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from proxy.billing.dimensions import OVERFLOW, RUN, Dimensions, SentDimensions
-from proxy.billing.keys import ApiKey
+from proxy.billing.keys import ApiKey, KeyCap
 from proxy.billing.money import Nusd
 from proxy.ledger.dimensions.values import DimensionValue
 from proxy.ledger.run_caps import RunOfKey
@@ -57,12 +58,20 @@ class ValueStore(Protocol):
     ) -> Mapping[DimensionValue, str]: ...
 
 
+class Sender(NamedTuple):
+    """Who sends a value."""
+
+    key_id: str
+    branch_id: str | None = None
+    """see `ApiKey`"""
+
+
 class _Batch:
     """Values whose ids are looked up in one call."""
 
     def __init__(self) -> None:
-        self.wanted: dict[DimensionValue, str] = {}
-        """value → the key that sent it"""
+        self.wanted: dict[DimensionValue, dict[Sender, None]] = {}
+        """value → those who sent it, in order"""
         self.ids: Mapping[DimensionValue, str] = {}
         """value → its id; OVERFLOW: it may not be created. Empty: the call failed"""
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,6 +99,8 @@ class DimensionIds:
         self._old: dict[DimensionValue, str] = {}
         """the two halves of the cache: of the current half of KEPT_S and of the half before; shorter times if they are
         full"""
+        self._refused: dict[tuple[Sender, DimensionValue], None] = {}
+        """in this half: new values that their sender may not create"""
         self._caps: dict[RunOfKey, Nusd] = {}
         """the caps of runs whose ids are in the cache"""
         self._old_caps: dict[RunOfKey, Nusd] = {}
@@ -101,17 +112,18 @@ class DimensionIds:
         self._is_late = False
         """a request has waited WAIT_S for the running call without a result"""
         self._paused_until = float("-inf")
-        self._created: Counter[str] = Counter()
-        """key id → new values in this hour; used by the thread only"""
+        self._created: Counter[Sender] = Counter()
+        """new values in this hour: of a key with all its narrowed keys, and of each branch; used by the thread only"""
         self._hour = 0
 
     async def of(self, key: ApiKey, sent: SentDimensions) -> Dimensions:
         """The value ids of these values. Never raises for an outage."""
         self._forget_old()
         wanted = {name: DimensionValue(key.project_id, name, value) for name, value in sent.items()}
-        known = {one: found for one in wanted.values() if (found := self._young.get(one) or self._old.get(one))}
+        sender = Sender(key.key_id, key.branch_id)
+        known = {one: found for one in wanted.values() if (found := self._known(sender, one))}
         if missing := [one for one in wanted.values() if one not in known]:
-            known |= await self._asked(key.key_id, missing)
+            known |= await self._asked(sender, missing)
         ids = {name: known.get(one) for name, one in wanted.items()}
         for value_id in ids.values():
             if value_id is None:
@@ -119,6 +131,10 @@ class DimensionIds:
             elif value_id == OVERFLOW:
                 self._overflowed(Overflow.NEW_VALUES)
         return {name: value_id or OVERFLOW for name, value_id in ids.items()}
+
+    def _known(self, sender: Sender, value: DimensionValue) -> str | None:
+        found = self._young.get(value) or self._old.get(value)
+        return OVERFLOW if found is None and (sender, value) in self._refused else found
 
     def cap(self, run: RunOfKey) -> Nusd | None:
         """The cap of a run whose id was just returned."""
@@ -136,24 +152,26 @@ class DimensionIds:
             lowered = await self._threads.run(self._values.lower_cap, run, cap_nusd)
         self._keep({run: lowered})
 
-    async def keep_cap(self, cap: RunOfKey, cap_nusd: Nusd) -> None:
-        """Store the cap of a narrowed key, by which the ledger counts its entries. Raises OSError: the ledger does not
+    async def keep_cap(self, key: ApiKey, of_key: KeyCap) -> None:
+        """Store a cap of a narrowed key, by which the ledger counts its entries. Raises OSError: the ledger does not
         answer in time, or the key has had too many new values within an hour."""
+        cap = key.key_id, of_key.value_id
         if cap in self._caps:
             return
         if self._is_late or self._clock() < self._paused_until:
             raise OSError("dimensions: the cap of a narrowed key cannot be stored")
         async with asyncio.timeout(WAIT_S):
-            if not await self._threads.run(self._store_cap, cap, cap_nusd):
+            if not await self._threads.run(self._store_cap, Sender(key.key_id, key.branch_id), of_key):
                 self._overflowed(Overflow.NEW_VALUES)
                 raise OSError("dimensions: too many new caps of narrowed keys")
-        self._keep({cap: cap_nusd})
+        self._keep({cap: of_key.nusd})
 
-    def _store_cap(self, cap: RunOfKey, cap_nusd: Nusd) -> bool:
+    def _store_cap(self, sender: Sender, of_key: KeyCap) -> bool:
         """(In the thread.) False: it is one too many."""
-        if cap not in self._values.caps([cap[1]]) and not self._may_create(cap[0]):
+        cap = sender.key_id, of_key.value_id
+        if cap not in self._values.caps([of_key.value_id]) and not self._may_create(sender):
             return False
-        self._values.lower_cap(cap, cap_nusd)
+        self._values.lower_cap(cap, of_key.nusd)
         return True
 
     def _keep(self, caps: Mapping[RunOfKey, Nusd]) -> None:
@@ -169,14 +187,14 @@ class DimensionIds:
         """Wait for the running call."""
         self._threads.close()
 
-    async def _asked(self, key_id: str, missing: Iterable[DimensionValue]) -> Mapping[DimensionValue, str]:
+    async def _asked(self, sender: Sender, missing: Iterable[DimensionValue]) -> Mapping[DimensionValue, str]:
         if self._is_late or self._clock() < self._paused_until:
             return {}
         batch = self._next = self._next or _Batch()
         if len(batch.wanted) >= BATCH_MAX:
             return {}
         for one in missing:
-            batch.wanted.setdefault(one, key_id)
+            batch.wanted.setdefault(one, {})[sender] = None
         if self._running is None:
             self._ask()
         await asyncio.wait([batch.answered], timeout=WAIT_S)
@@ -196,21 +214,23 @@ class DimensionIds:
 
         def may_create(value: DimensionValue) -> bool:
             new.add(value)
-            return self._may_create(batch.wanted[value])
+            return any(map(self._may_create, batch.wanted[value]))
 
         found = self._values.ids(list(batch.wanted), may_create)
         ids = {value: found.get(value, OVERFLOW) for value in batch.wanted}
         runs = [value_id for value, value_id in ids.items() if value.dimension == RUN and value not in new]
         return ids, self._values.caps(runs) if runs else {}
 
-    def _may_create(self, key_id: str) -> bool:
+    def _may_create(self, sender: Sender) -> bool:
         hour = int(self._clock() // 3600)
         if hour != self._hour:
             self._created.clear()
             self._hour = hour
-        if self._created[key_id] >= self.new_values_max:
+        of_key = Sender(sender.key_id)
+        left = self.new_values_max - self._created[of_key]
+        if left <= (0 if sender == of_key else self._created[sender]):
             return False
-        self._created[key_id] += 1
+        self._created.update({of_key, sender})
         return True
 
     def _learn(
@@ -224,7 +244,11 @@ class DimensionIds:
             self._keep(caps)
             if len(self._young) >= HALF_MAX:
                 self._young, self._old = {}, self._young
-            self._young.update(batch.ids)
+            self._young.update((value, found) for value, found in batch.ids.items() if found != OVERFLOW)
+            if len(self._refused) >= HALF_MAX:
+                self._refused = {}
+            of_senders = ((value, senders) for value, senders in batch.wanted.items() if batch.ids[value] == OVERFLOW)
+            self._refused.update(((one, value), None) for value, senders in of_senders for one in senders)
         except OSError:
             self._paused_until = self._clock() + PAUSE_S
         finally:
@@ -236,4 +260,4 @@ class DimensionIds:
         half = int(self._clock() // (KEPT_S / 2))
         if half != self._half:
             self._young, self._old = {}, self._young if half == self._half + 1 else {}
-            self._half = half
+            self._half, self._refused = half, {}

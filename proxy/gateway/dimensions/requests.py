@@ -99,7 +99,7 @@ class RequestDimensions:
         if cap is not None:
             await _stored(self._ids.lower_cap((key.key_id, ids[RUN]), nusd_from_usd(cap)), of_run=True)
         for of_key in key.caps:
-            await _stored(self._ids.keep_cap((key.key_id, of_key.value_id), of_key.nusd), of_run=False)
+            await _stored(self._ids.keep_cap(key, of_key), of_run=False)
         return {**ids, **caps} if caps else ids
 
     def levels(

@@ -2,7 +2,7 @@
 
 Invariants: nothing is sent upstream before the exchange is open in the outbox. A refusal before that leaves no entry.
 
-`Idempotency-Key`: a repeated request is billed once. A token belongs to one API key. A stored answer is sent again
+`Idempotency-Key`: a repeated request is billed once. A token belongs to one API key, or to one narrowed key. A stored answer is sent again
 unchanged. A repeat during the first request, or without a stored answer, returns 409 with the exchange's id. Another
 body or path under the same token returns 422. A token whose request was not billed can be used again.
 """
@@ -53,9 +53,9 @@ TOKEN_CHARS_MAX = 255
 class Claim:
     """The claim of a request on its token. Call `end` exactly once."""
 
-    def __init__(self, claims: Claims, key_id: str, token: str, exchange_id: str) -> None:
+    def __init__(self, claims: Claims, holder_id: str, token: str, exchange_id: str) -> None:
         self._claims = claims
-        self._key_id = key_id
+        self._holder_id = holder_id
         self._token = token
         self._exchange_id = exchange_id
 
@@ -67,7 +67,7 @@ class Claim:
         """Record the end of the exchange; None: it was not admitted. Never raises."""
         billed = open_exchange is not None and open_exchange.billed
         answer = open_exchange.kept if open_exchange is not None else None
-        await self._claims.end(self._key_id, self._token, self._exchange_id, billed=billed, answer=answer)
+        await self._claims.end(self._holder_id, self._token, self._exchange_id, billed=billed, answer=answer)
 
 
 async def claimed(
@@ -86,12 +86,12 @@ async def claimed(
     pieces = codec.idempotency_bytes(body, request.headers.get("Content-Type", ""))
     digest = await in_slices(len(body), digest_of, chain((request.raw_path.encode() + b"\n",), pieces))
     try:
-        earlier = await claims.claim(key.key_id, token, digest, exchange_id)
+        earlier = await claims.claim(key.holder_id, token, digest, exchange_id)
     except OSError:
         message = f"This {IDEMPOTENCY_HEADER} cannot be checked right now. Please try again later."
         raise errors.overloaded(message, code="idempotency_unknown") from None
     if earlier is None:
-        return Claim(claims, key.key_id, token, exchange_id)
+        return Claim(claims, key.holder_id, token, exchange_id)
     return _stored_answer(earlier)
 
 

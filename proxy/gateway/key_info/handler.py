@@ -1,7 +1,8 @@
 """Answers requests of a client for data of its own key.
 
 Invariants: each request needs a valid key, and its answer has data of this key only: an exchange of another key is
-answered like one that does not exist. No request opens an exchange. A refusal has the format of the client's SDK. A key
+answered like one that does not exist, and so is any exchange for a
+narrowed key that may not use what its parent has stored. No request opens an exchange. A refusal has the format of the client's SDK. A key
 gets `ANSWERS_MAX` answers in 60 s from each process.
 """
 
@@ -124,7 +125,8 @@ class KeyInfoHandler:
 
     async def _generation(self, request: web.BaseRequest, key: ApiKey) -> Document:
         named = _id_in(request)
-        found = await self._reads.exchange(key, named) if _ID.fullmatch(named) else None
+        is_known = key.uses_stored and _ID.fullmatch(named) is not None
+        found = await self._reads.exchange(key, named) if is_known else None
         if found is None:
             raise ApiError(404, "No such generation of this key.", param="id", code="generation_not_found")
         return openrouter.generation(found)

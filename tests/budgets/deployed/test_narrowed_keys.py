@@ -75,6 +75,25 @@ async def test_all_keys_that_are_made_from_a_capped_key_share_its_cap(limited: L
     assert (await limited.post(capped, model, max_tokens=100)).status == 402, "the ledger has the same sum"
 
 
+async def test_a_child_reads_no_answer_and_no_exchange_of_its_parent_or_sibling(limited: Limited) -> None:
+    key_id, parent = narrowable(limited)
+    model, token = limited.model(5), {"Idempotency-Key": "guessed"}
+    child, sibling = (narrowed_text(parent, [f"name={name}", "stored=none"]) for name in ("ci", "cd"))
+    mine = [(await limited.post(key, model, headers=token)) for key in (parent, child, sibling, child, parent)]
+    assert [one.status for one in mine] == [200] * 5
+    replayed = [one.header("idempotent-replayed") for one in mine]
+    assert replayed == [None, None, None, "true", "true"], "each has its own answer"
+    limited.entries(key_id, 3)
+    exchange_id = mine[0].header("x-tokenweir-exchange")
+    for path in (f"/v1/generation?id={exchange_id}", f"/api/v1/generation?id={exchange_id}"):
+        assert ask_at(limited.url, path, parent)[0] == 200
+        assert ask_at(limited.url, path, narrowed_text(parent, ["run=1"]))[0] == 200
+        status, document = ask_at(limited.url, path, child)
+        assert (status, document["error"]["code"]) == (404, "generation_not_found")
+    status, document = ask_at(limited.url, f"/v1/exchanges/{exchange_id}", child)
+    assert (status, document["error"]["code"]) == (401, "invalid_api_key")
+
+
 async def test_a_forgery_is_an_unknown_key(limited: Limited) -> None:
     _, parent = narrowable(limited)
     child = narrowed_text(parent, ["models=none"])

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import psutil
 import pytest
 from sqlalchemy import Engine
 
+from proxy.billing.dimensions import OVERFLOW
+from proxy.billing.keys import KeyCap
 from proxy.billing.money import Nusd
 from proxy.gateway.dimensions import ids as ids_module
 from proxy.gateway.dimensions.ids import KEPT_S, PAUSE_S, DimensionIds, ValueStore
@@ -68,15 +70,49 @@ async def test_caps_of_narrowed_keys_are_bounded_and_stored_once(tmp_path: Path)
     engine = open_engine(empty_ledger(tmp_path / "ledger.db"))
     async with site(DimensionValues(engine), new_values_max=2) as at:
         for cap in ("c_1", "c_2", "c_1"):
-            await at.ids.keep_cap(("k", cap), Nusd(5))
+            await at.ids.keep_cap(KEY, KeyCap(cap, Nusd(5)))
         with pytest.raises(OSError, match="too many"):
-            await at.ids.keep_cap(("k", "c_3"), Nusd(5))
-        await at.ids.keep_cap(("other", "c_3"), Nusd(5))
+            await at.ids.keep_cap(KEY, KeyCap("c_3", Nusd(5)))
+        await at.ids.keep_cap(replace(KEY, key_id="other"), KeyCap("c_3", Nusd(5)))
     async with site(DimensionValues(engine), new_values_max=0) as at:
-        await at.ids.keep_cap(("k", "c_1"), Nusd(5))
+        await at.ids.keep_cap(KEY, KeyCap("c_1", Nusd(5)))
         assert at.overflows == {}
     assert read_caps(engine, ["c_1", "c_2", "c_3"]) == {("k", "c_1"): 5, ("k", "c_2"): 5, ("other", "c_3"): 5}
     engine.dispose()
+
+
+async def test_keys_of_one_branch_leave_new_values_and_caps_to_their_siblings() -> None:
+    values = Values()
+    mine, other, parent = (replace(KEY, project_id="p", branch_id=one) for one in ("n_mine", "n_other", None))
+    async with site(values, new_values_max=8) as at:
+        for number in range(20):  # whatever caps it adds, and though all of these requests may be refused
+            with suppress(OSError):
+                await at.ids.keep_cap(replace(mine, narrowed_id=f"n_{number}"), KeyCap(f"c_{number}", Nusd(0)))
+        assert len(values.run_caps) == 4, "half of them"
+        assert await at.ids.of(mine, {"end_user": "a"}) == {"end_user": OVERFLOW}
+        await at.ids.keep_cap(other, KeyCap("c_other", Nusd(5)))
+        assert await at.ids.of(other, {"end_user": "a"}) == {"end_user": "v_0"}, "refused to the sibling only"
+        found = [(await at.ids.of(parent, {"end_user": user}))["end_user"] for user in "bcd"]
+        assert found == ["v_1", "v_2", OVERFLOW], "the parent may use what is left"
+        at.now_s += 3600
+        assert await at.ids.of(mine, {"end_user": "e"}) == {"end_user": "v_3"}
+
+
+async def test_one_look_up_for_two_senders_is_as_free_as_the_freer_one() -> None:
+    values = Values()
+    mine, other = (replace(KEY, project_id="p", branch_id=one) for one in ("n_mine", "n_other"))
+    async with site(values, new_values_max=4) as at:
+        for user in "xyz":
+            await at.ids.of(mine, {"end_user": user})
+        values.go.clear()
+        values.entered.clear()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(at.ids.of(KEY, {"end_user": "first"}))
+            await asyncio.to_thread(values.entered.wait, 10)
+            found = [group.create_task(at.ids.of(one, {"end_user": "new"})) for one in (mine, other)]
+            await asyncio.sleep(0)
+            values.go.set()
+        assert [one.result()["end_user"] for one in found] == ["v_3", "v_3"]
 
 
 async def test_an_erased_value_is_not_used_after_its_time() -> None:
