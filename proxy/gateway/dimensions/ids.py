@@ -3,9 +3,9 @@
 Invariants: the event loop never waits for the database. A request waits at most `WAIT_S` for its ids; a value without
 an id by then is an overflow, and while the ledger does not answer no other request waits. A key creates a bounded
 number of values an hour, in each process; of these, the narrowed keys that begin with the same caveat create at most as
-many as they leave to others, so that the holder of one cannot use them up. Memory does not grow with the number of values. An id is looked up again
-within `KEPT_S`, so that an erased value gets a new one. The cap of a run is kept together with its id; another process
-may have lowered it within the last `KEPT_S`.
+many as they leave to others, so that the holder of one cannot use them up. Memory does not grow with the number of
+values. An id is looked up again within `KEPT_S`, so that an erased value gets a new one. The cap of a run is kept
+together with its id; another process may have lowered it within the last `KEPT_S`.
 """
 
 from __future__ import annotations

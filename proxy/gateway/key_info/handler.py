@@ -1,9 +1,9 @@
 """Answers requests of a client for data of its own key.
 
 Invariants: each request needs a valid key, and its answer has data of this key only: an exchange of another key is
-answered like one that does not exist, and so is any exchange for a
-narrowed key that may not use what its parent has stored. No request opens an exchange. A refusal has the format of the client's SDK. A key
-gets `ANSWERS_MAX` answers in 60 s from each process.
+answered like one that does not exist, and so is any exchange for a narrowed key that may not use what its parent has
+stored. No request opens an exchange. A refusal has the format of the client's SDK. A key gets `ANSWERS_MAX` answers in
+60 s from each process.
 """
 
 from __future__ import annotations
