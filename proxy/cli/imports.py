@@ -7,9 +7,10 @@ command can be run again: it writes the rows that are missing.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -35,6 +36,7 @@ ERRORS_SHOWN = 20
 # Clocks may differ.
 AHEAD_S_MAX = 300.0
 _FORMATS = ("csv", "jsonl", "otlp")
+_TABLES = _FORMATS[:2]
 
 
 def add_commands(commands: Any) -> None:
@@ -43,7 +45,8 @@ def add_commands(commands: Any) -> None:
     add.add_argument("file", type=Path, metavar="FILE")
     words = "format of the file (default: by its name); otlp: OpenTelemetry logs as JSON lines"
     add.add_argument("--format", choices=_FORMATS, help=words)
-    add.add_argument("--key", metavar="KEY_ID|ALIAS", help="the key of rows that name no key")
+    words = "the key that pays for all rows; a row that names another one is an error (default: the key of each row)"
+    add.add_argument("--key", metavar="KEY_ID|ALIAS", help=words)
     words = "the provider of rows that name no provider (default: the first one that is configured for the model)"
     add.add_argument("--provider", metavar="NAME", help=words)
     words = "bill the cost that rows state (default: only if the model has no price)"
@@ -65,12 +68,23 @@ def _import(options: argparse.Namespace) -> None:
         for batch in rows.batches():
             importer.add(batch)
             shown.done = importer.result.rows
+    for note in rows.notes:
+        print(f"tokenweir: {note}", file=sys.stderr)
     print_object(options, {**_json(importer.result), **({"dry_run": True} if options.dry_run else {})})
 
 
 def _json(result: ImportResult) -> dict[str, Any]:
     counts = {name: getattr(result, name) for name in ("rows", "imported", "repeated", "late", "unpriced")}
-    return {**counts, "charge_usd": usd_text(result.charge_nusd), "cost_usd": usd_text(result.cost_nusd)}
+    sums = {"charge_usd": usd_text(result.charge_nusd), "cost_usd": usd_text(result.cost_nusd)}
+    models = {"unpriced_models": sorted(result.unpriced_models)} if result.unpriced else {}
+    aliases = Counter(one.key_alias for one in result.by_key.values())
+    keys = {
+        (one.key_alias if aliases[one.key_alias] == 1 else key_id): {
+            "imported": one.imported, "charge_usd": usd_text(one.charge_nusd),
+        }
+        for key_id, one in result.by_key.items()
+    }  # fmt: skip
+    return {**counts, **models, **sums, "keys": keys}
 
 
 class _Rows:
@@ -83,6 +97,8 @@ class _Rows:
         self._settings: Settings = load_settings(options.config)
         self._format = format_of(options.file) if options.format is None else FileFormat(options.format)
         self._keys: dict[str, ApiKey] = {}
+        self.notes: dict[str, None] = {}
+        """what the operator may not expect of the rows, in order"""
         self._seen: Counter[str] = Counter()
 
     def check(self, archived: Any) -> None:
@@ -143,9 +159,16 @@ class _Rows:
 
     def _key(self, row: ImportedRow) -> ApiKey:
         """Raises ValueError."""
-        name = row.key or self._options.key
-        if name is None:
+        fixed = self._options.key
+        if fixed is None and row.key is None:
             raise ValueError("key: is missing: name a key in the row, or use --key")
+        key = self._named_key(row.key or fixed)
+        if fixed is not None and key.key_id != self._named_key(fixed).key_id:
+            raise ValueError("key: is not that of --key; without --key, each row is billed to the key that it names")
+        return key
+
+    def _named_key(self, name: str) -> ApiKey:
+        """Raises ValueError."""
         if name not in self._keys:
             self._keys[name] = self._store.keys.one(name)
         return self._keys[name]
@@ -161,8 +184,22 @@ class _Rows:
         if target is not None and found is not None:
             return target.provider, target.upstream_model or found[1] or row.model
         if name is None:
-            raise ValueError("provider: is missing, and no model with this name is configured: use --provider")
+            raise ValueError(
+                f"provider: is missing, and the model {row.model} is not in the configuration: use --provider"
+            )
+        if row.source in _TABLES or row.provider is None:  # the events of an agent state the provider of the agent
+            self._note(name, row, [one.provider for one in targets])
         return name, row.model
+
+    def _note(self, provider: str, row: ImportedRow, usual: Sequence[str]) -> None:
+        if len(self.notes) >= ERRORS_SHOWN:
+            return
+        if provider not in self._settings.providers:
+            known = ", ".join(self._settings.providers)
+            self.notes[f"the provider {provider} is not in the configuration, which has {known}"] = None
+        elif usual:
+            text = f"the configuration serves {row.model} at {', '.join(usual)}, not at {provider}"
+            self.notes[f"{text}: these rows have the prices of {provider}"] = None
 
     def _prices(self, row: ImportedRow, key: ApiKey, served_by: tuple[str, str]) -> tuple[Price | None, Price | None]:
         from proxy.billing.imported import STATED

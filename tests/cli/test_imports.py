@@ -10,8 +10,8 @@ import pytest
 
 from proxy.billing.dimensions import END_USER
 from proxy.ledger.dimensions.values import DimensionValues
-from proxy.ledger.importing import importer
-from tests.cli.commands import Commands
+from proxy.ledger.importing import importer, rows
+from tests.cli.commands import CONFIG, Commands
 
 pytestmark = pytest.mark.io
 
@@ -86,7 +86,7 @@ def test_rows_are_settled_once_at_the_prices_of_the_ledger(
     (done,) = run("import", path, "--key", "anna")
     assert done == {
         "rows": 4, "imported": 4, "repeated": 0, "late": 0, "unpriced": 0, "charge_usd": "0.015945679",
-        "cost_usd": "0.015645679",
+        "cost_usd": "0.015645679", "keys": {"anna": {"imported": 4, "charge_usd": "0.015945679"}},
     }  # fmt: skip
     assert planned == {**done, "dry_run": True}
     entries = run("ledger", "--json")
@@ -197,6 +197,57 @@ def test_files_that_are_refused(run: Commands, tmp_path: Path, name: str, text: 
     assert why in run.err
     run("import", file(tmp_path, "time,model,prompt_tokens\n2026-10-01,tera-large,1\n"), code=1)
     assert "line 2: key: is missing" in run.err
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("rows.csv", "2026-10-01,tera-large,1" + " " * 2_000 + "\n"),
+        ("rows.csv", '2026-10-01,tera-large,"' + "1\n" * 1_000 + '"\n'),
+        ("rows.csv", ('"' + "1\n" * 20 + '",') * 100 + "\n"),
+        ("rows.jsonl", "{" + " " * 2_000 + "}\n"),
+    ],
+)
+def test_a_line_has_a_longest_length(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    monkeypatch.setattr(rows, "LINE_CHARS_MAX", 1_000)
+    head = "time,model,prompt_tokens\n" if name == "rows.csv" else json.dumps(ROW) + "\n"
+    run("import", file(tmp_path, head + line, name), "--key", "anna", code=1)
+    assert ": the line is longer than 1000 characters" in run.err
+    assert (": line 2:" in run.err) == (line.count("\n") == 1), run.err
+    run("import", file(tmp_path, "time,model,prompt_tokens\n" + "2026-10-01,tera-large,1\n" * 100), "--key", "anna")
+
+
+def test_a_fixed_key_pays_for_all_rows(run: Commands, tmp_path: Path) -> None:
+    (bob,) = run("keys", "create", "--alias", "bob")
+    text = "time,model,prompt_tokens,key\n2026-10-01,tera-large,1000,bob\n2026-10-01,tera-large,3000,anna\n"
+    run("import", file(tmp_path, text), "--key", "bob", code=1)
+    assert run.err.splitlines()[0] == (
+        "tokenweir: line 3: key: is not that of --key; without --key, each row is billed to the key that it names"
+    )
+    (planned,) = run("import", file(tmp_path, text), "--dry-run")
+    (done,) = run("import", file(tmp_path, text))
+    assert planned["keys"] == done["keys"] == {
+        "bob": {"imported": 1, "charge_usd": "0.001"}, "anna": {"imported": 1, "charge_usd": "0.003"},
+    }  # fmt: skip
+    (again,) = run("import", file(tmp_path, text.replace("anna", bob["key_id"])[: text.rindex("2026")]), "--key", "bob")
+    assert (again["repeated"], again["keys"]) == (1, {})
+
+
+def test_notes_name_what_has_no_price_or_another_provider(run: Commands, tmp_path: Path) -> None:
+    run.configure({**CONFIG, "providers": {**CONFIG["providers"], "giga": CONFIG["providers"]["tera"]}})
+    text = (
+        "time,model,provider,prompt_tokens\n2026-10-01,tera-large,giga,1\n2026-10-01,tera-large,giga,2\n"
+        "2026-10-01,tera-large,tera,3\n2026-10-01,strange,,4\n"
+    )
+    for more in (("--dry-run",), ()):
+        (done,) = run("import", file(tmp_path, text), "--key", "anna", "--provider", "teraa", *more)
+        assert run.err.splitlines() == [
+            "tokenweir: the configuration serves tera-large at tera, not at giga: these rows have the prices of giga",
+            "tokenweir: the provider teraa is not in the configuration, which has giga, tera",
+        ]
+        assert (done["unpriced"], done["unpriced_models"]) == (1, ["strange"])
 
 
 def test_another_row_with_the_id_of_an_imported_one_is_refused(run: Commands, tmp_path: Path) -> None:

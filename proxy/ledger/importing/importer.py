@@ -8,7 +8,7 @@ statement of the current month, like every late entry; rows of an archived month
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
@@ -22,10 +22,20 @@ from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.storage.database import reading
 
 BATCH_ROWS = 500
+MODELS_SHOWN = 20
 
 
 class ImportFailedError(ValueError):
     """The message names the line."""
+
+
+@dataclass(slots=True)
+class KeyImport:
+    """The new entries that one key pays."""
+
+    key_alias: str
+    imported: int = 0
+    charge_nusd: Nusd = ZERO_NUSD
 
 
 @dataclass(slots=True)
@@ -40,6 +50,10 @@ class ImportResult:
     """new entries of a closed month: they are on the statement of the current month"""
     unpriced: int = 0
     """new entries without a charge, because the model has no price"""
+    unpriced_models: set[str] = field(default_factory=set)
+    """the first MODELS_SHOWN of their models"""
+    by_key: dict[str, KeyImport] = field(default_factory=dict)
+    """key id → its new entries"""
     charge_nusd: Nusd = ZERO_NUSD
     cost_nusd: Nusd = ZERO_NUSD
 
@@ -92,7 +106,13 @@ class Importer:
         result.repeated += rows - len(new)
         for entry in new:
             result.late += self._closings.closed_at(month_of(entry.started_at)) is not None
-            result.unpriced += entry.charge_nusd is None
+            if entry.charge_nusd is None:
+                result.unpriced += 1
+                if len(result.unpriced_models) < MODELS_SHOWN:
+                    result.unpriced_models.add(entry.model)
+            of_key = result.by_key.setdefault(entry.key_id, KeyImport(entry.key_alias))
+            of_key.imported += 1
+            of_key.charge_nusd = Nusd(of_key.charge_nusd + (entry.charge_nusd or 0))
             result.charge_nusd = Nusd(result.charge_nusd + (entry.charge_nusd or 0))
             result.cost_nusd = Nusd(result.cost_nusd + (entry.cost_nusd or 0))
 

@@ -2,7 +2,7 @@
 
 Invariants: a row is read as it is, or not at all: an unknown field, a count that is not a number and counts that
 contradict each other are errors that name the line and the field. Errors quote no text of the file except names.
-Memory does not grow with the file.
+Memory does not grow with the file: a line, or a row of CSV that has several, has at most LINE_CHARS_MAX characters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from proxy.billing.correction import AMOUNT_NUSD_MAX, PARTS
 from proxy.billing.dimensions import END_USER, NAMED, RUN, SESSION, VALUE_CHARS_MAX, value_of
@@ -65,20 +65,50 @@ def read_rows(path: Path, of: FileFormat) -> Iterator[ImportedRow | RowError]:
     """The rows of a file, in its order, without OpenTelemetry events that are no requests. Raises OSError, and
     ValueError for a file that is not text."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        if of is FileFormat.CSV:
-            yield from _csv(file)
-            return
-        read = _READERS[of]
-        for number, line in enumerate(iter(lambda: file.readline(LINE_CHARS_MAX + 1), ""), 1):
-            if len(line) > LINE_CHARS_MAX:
-                yield RowError(number, f"the line is longer than {LINE_CHARS_MAX} characters")
+        lines = _Lines(file)
+        try:
+            if of is FileFormat.CSV:
+                yield from _csv(lines)
                 return
-            if line.strip():
-                yield from read(number, line)
+            read = _READERS[of]
+            for line in lines:
+                lines.in_row = 0
+                if line.strip():
+                    yield from read(lines.number, line)
+        except _TooLongError:
+            yield RowError(lines.number, f"the line is longer than {LINE_CHARS_MAX} characters")
 
 
-def _csv(file: Iterator[str]) -> Iterator[ImportedRow | RowError]:
-    rows = csv.DictReader(file, restkey="")
+class _TooLongError(Exception):
+    """A line, or a row of several lines, that is not read."""
+
+
+class _Lines:
+    """The lines of a file. Raises _TooLongError."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.number = 0
+        """of the last line; the first is 1"""
+        self.in_row = 0
+        """characters of the current row, which the reader of rows sets to 0"""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(LINE_CHARS_MAX + 1)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        self.in_row += len(line)
+        if self.in_row > LINE_CHARS_MAX:
+            raise _TooLongError
+        return line
+
+
+def _csv(lines: _Lines) -> Iterator[ImportedRow | RowError]:
+    rows = csv.DictReader(lines, restkey="")
     try:
         names = [name.strip() for name in rows.fieldnames or ()]
         rows.fieldnames = names
@@ -89,6 +119,7 @@ def _csv(file: Iterator[str]) -> Iterator[ImportedRow | RowError]:
             yield RowError(1, "two columns have the same name")
             return
         for row in rows:
+            lines.in_row = 0
             if "" in row:
                 yield RowError(rows.line_num, "the row has more values than the first line has names")
             else:
