@@ -40,15 +40,21 @@ class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def window_state(counter: CounterState, subject: Subject, now: float) -> BudgetState | None:
-    """The budget of the subject's own counter at `now` (Unix seconds); None without a money limit."""
+    """The budget of the subject's own counter at `now` (Unix seconds); None without a money limit. A counter whose
+    window has ended was not used since: nothing is spent in the window of `now`."""
     limit = subject.limits.budget_at(now)
     if limit is None:
         return None
+    until = subject.window_end(counter.since)
+    if until is not None and until <= now:
+        limits, created_at = subject.limits, subject.created_at
+        counter = msgspec.structs.replace(counter, since=limits.window_start(created_at, now), spent=0)
+        until = limits.window_end(created_at, now)
     return BudgetState(
         subject=subject,
         window=subject.limits.budget_window,
         since=counter.since,
-        until=subject.window_end(counter.since),
+        until=until,
         limit_nusd=limit,
         spent_nusd=Nusd(counter.spent or 0),
         reserved_nusd=Nusd(counter.reserved),

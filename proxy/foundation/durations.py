@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _DURATION = re.compile(r"([1-9][0-9]{0,9})([smhdw])", re.ASCII)
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -19,6 +20,7 @@ def seconds_or_now(text: str) -> int:
     return 0 if text in _NOW else seconds_from(text)
 
 
+@lru_cache(maxsize=256)  # many budgets have few different windows
 def seconds_from(text: str) -> int:
     """ "90m" → 5400. Raises ValueError for another format, or more than ten years."""
     match = _DURATION.fullmatch(text)

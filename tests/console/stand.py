@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -84,8 +84,8 @@ class Counters:
     def time(self) -> float:
         return time.time()
 
-    async def counter_states(self) -> list[CounterState]:
-        return self.gates
+    async def counter_states(self, counter_ids: Collection[str] | None = None) -> list[CounterState]:
+        return [one for one in self.gates if counter_ids is None or one.counter_id in counter_ids]
 
 
 class Stand:

@@ -364,7 +364,7 @@ def test_the_life_of_a_key(stand: Stand) -> None:
     assert stand.get("/v1/me", key=secret)["key_id"] == key_id
     assert stand.get(f"/key/info?key={key_id}")["info"] == made
     changed = stand.post("/key/update", {"key": secret, "max_budget": None, "models": [], "key_alias": "bert"})
-    assert changed == {**made, "max_budget": None, "models": [], "key_alias": "bert"}
+    assert changed == {**made, "max_budget": None, "max_budget_usd": None, "models": [], "key_alias": "bert"}
     assert stand.post("/key/block", {"key": "bert"})["blocked"] is True
     assert stand("GET", "/v1/me", key=secret).status == 401
     assert stand.post("/key/unblock", {"key": key_id})["blocked"] is False

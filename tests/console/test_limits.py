@@ -24,7 +24,7 @@ def test_the_life_of_a_limit(stand: Stand) -> None:
     assert (made["quotas"], made["thresholds"], made["budget_raise"], made["alert_only"]) == ({}, None, None, False)
     new = {"max_budget": 8, "models": ["gpt-4*"], "required": True, "fallback_model": "gpt-3"}
     changed = stand.post("/limit/update", {"limit": "per-user", **new})
-    assert changed == {**made, **new}
+    assert changed == {**made, **new, "max_budget_usd": "8"}
     more = {"usd": 2.5, "until": f"{NEXT_YEAR}-01-31"}
     own = {"quotas": {"requests": 9}, "thresholds": [70, 90], "budget_duration": "1d"}
     plain = stand.post(
@@ -32,7 +32,7 @@ def test_the_life_of_a_limit(stand: Stand) -> None:
         {"name": "all", "max_budget": 3, **own, "budget_raise": more, "alert_only": True, "providers": ["one"]},
     )
     assert {name: plain[name] for name in own} == own
-    assert plain["budget_raise"] == {"usd": 2.5, "until": f"{NEXT_YEAR}-01-31T00:00:00.000000Z"}
+    assert plain["budget_raise"] == {"usd": 2.5, "amount_usd": "2.5", "until": f"{NEXT_YEAR}-01-31T00:00:00.000000Z"}
     less = {"quotas": {"requests": 8}, "budget_raise": None, "alert_only": False}
     plain = stand.post("/limit/update", {"limit": "all", **less})
     assert {name: plain[name] for name in less} == less

@@ -9,29 +9,35 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import Engine
 
 from proxy.billing.correction import REASON_CHARS_MAX
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import Account, AccountKind, ApiKey
-from proxy.billing.limits import BUDGET_NUSD_MAX
-from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
+from proxy.billing.limits import BUDGET_NUSD_MAX, credit_counter_id
+from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd, usd_text
+from proxy.budgets.budget_state import BudgetState
 from proxy.console.api.audited_operations import AuditedOperations, checked
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation, usd_number
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import (
     NOTHING_PAID,
+    BudgetUse,
+    CounterStatesOf,
     LimitFields,
     LimitsShown,
     PaidOf,
     Text,
+    budget_shown,
     changes,
     limits_shown,
     made_limits,
@@ -44,6 +50,8 @@ from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.credit import add_credit
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
+from proxy.reports.account_list import AccountFilter, AccountLine, AccountOrder, AccountStatus, read_account_list
+from proxy.reports.budget_states import fullest, read_budget_states
 from proxy.reports.totals import SpendAndCredit
 from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
@@ -76,11 +84,21 @@ class NamedAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AccountsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Filter and page of the list of accounts."""
+    """Filters (combined with AND), order and page of the list of accounts."""
 
     page: Annotated[int, Meta(ge=1, le=100_000)] = 1
     size: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT
     kind: Literal["organization", "project"] | UnsetType = UNSET
+    q: Text | UnsetType = UNSET
+    """a part of the name or id of the account, or of those of the project's organization; in any case"""
+    organization_id: Text | UnsetType = UNSET
+    """the organization itself, and its projects"""
+    status: Literal["active", "exhausted", "blocked"] | UnsetType = UNSET
+    """`exhausted`: its own budget or prepaid credit is spent"""
+    sort: Literal["created", "name", "spend", "budget"] = "created"
+    """`spend`: lifetime spend; `budget`: used share of the budget or prepaid credit"""
+    order: Literal["asc", "desc"] | UnsetType = UNSET
+    """by default `desc` for `spend` and `budget`, and else `asc`"""
 
 
 class NewCredit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,10 +125,22 @@ class AccountInfo(LimitsShown, frozen=True, kw_only=True):
     created_at: str
 
 
-class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of accounts, oldest first."""
+class ListedAccount(AccountInfo, frozen=True, kw_only=True):
+    """An account in a list."""
 
-    accounts: list[AccountInfo]
+    organization: str | None
+    """the name of a project's organization"""
+    status: AccountStatus
+    keys: int
+    """keys of the account that are not revoked"""
+    budget_use: BudgetUse | None
+    """the use of its own budget or prepaid credit, whichever is used more; null: none, or not used yet"""
+
+
+class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of accounts."""
+
+    accounts: list[ListedAccount]
     total_count: int
     current_page: int
     total_pages: int
@@ -127,18 +157,24 @@ class Credited(msgspec.Struct, frozen=True, kw_only=True):
     """total of all top-ups"""
     spend: Decimal
     """lifetime charges"""
+    amount_usd: str
+    """`usd` as a decimal string"""
+    credit_usd: str
+    """`credit` as a decimal string"""
+    spend_usd: str
+    """`spend` as a decimal string"""
 
 
-def account_shown(account: Account, paid: SpendAndCredit) -> AccountInfo:
-    """The account with its spend and credit."""
-    return AccountInfo(
-        id=account.account_id,
-        kind=account.kind.value,
-        name=account.name,
-        organization_id=account.parent_id,
-        created_at=iso_utc(account.created_at),
+def account_shown(account: Account, paid: SpendAndCredit) -> dict[str, Any]:
+    """The fields of `AccountInfo`."""
+    return {
+        "id": account.account_id,
+        "kind": account.kind.value,
+        "name": account.name,
+        "organization_id": account.parent_id,
+        "created_at": iso_utc(account.created_at),
         **limits_shown(account, paid),
-    )
+    }
 
 
 # A UUIDv7 holds its creation time. With an older id, the first top-up may be in an archived month and go unnoticed.
@@ -149,6 +185,7 @@ ID_AGE_S_MAX = 86_400
 class AccountsApi:
     """The routes `/account/*` and `/credit/add`."""
 
+    engine: Engine
     accounts: AccountStore
     keys: KeyStore
     ledger: LedgerStore
@@ -156,6 +193,7 @@ class AccountsApi:
     threads: BoundedExecutor
     unix_time: Callable[[], float]
     paid: PaidOf
+    counter_states: CounterStatesOf
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -178,7 +216,7 @@ class AccountsApi:
             OperatorRole.ADMIN,
         )
         yield Endpoint(
-            method="GET", path="/account/list", summary="Organizations and projects, oldest first.", serve=self.listed,
+            method="GET", path="/account/list", summary="Organizations and projects.", serve=self.listed,
             query=AccountsQuery, answers={200: AccountPage}, role=OperatorRole.READ,
         )  # fmt: skip
 
@@ -199,7 +237,7 @@ class AccountsApi:
             )
 
         made = await self.operations.run(call, f"account.create-{kind.value}", fields.name, fields, work)
-        return ApiReply(account_shown(made, NOTHING_PAID))
+        return ApiReply(AccountInfo(**account_shown(made, NOTHING_PAID)))
 
     async def update(self, call: ApiCall) -> ApiReply:
         """Change the name or limits of an account. Raises ApiError, OSError."""
@@ -217,15 +255,21 @@ class AccountsApi:
     async def listed(self, call: ApiCall) -> ApiReply:
         """A page of accounts. Raises OSError."""
         query: AccountsQuery = call.query
-        every = [one for one in await self.threads.run(self.accounts.every) if query.kind in (UNSET, one.kind.value)]
-        page = every[(query.page - 1) * query.size :][: query.size]
-        paid = await self.threads.run(self.paid, [one.account_id for one in page])
+        wanted = _wanted(query)
+        budgets = await self._budgets(None) if wanted.needs_shares else {}
+        shares = {scope_id: state.used_ratio for scope_id, state in budgets.items()}
+        read = partial(read_account_list, first=(query.page - 1) * query.size, size=query.size)
+        lines, total = await self.threads.run(partial(read, self.engine, wanted, shares))
+        ids = [line.account_id for line in lines]
+        found = {one.account_id: one for one in await self.threads.run(self.accounts.with_ids, ids)}
+        paid = await self.threads.run(self.paid, ids)
+        budgets = budgets or await self._budgets(ids)
         return ApiReply(
             AccountPage(
-                accounts=[account_shown(one, paid[one.account_id]) for one in page],
-                total_count=len(every),
+                accounts=[_listed(line, found[line.account_id], paid, budgets) for line in lines],
+                total_count=total,
                 current_page=query.page,
-                total_pages=-(-len(every) // query.size),
+                total_pages=-(-total // query.size),
             )
         )
 
@@ -256,6 +300,9 @@ class AccountsApi:
                 usd=usd_number(-entry.charge_nusd),
                 credit=usd_number(paid.credit_nusd),
                 spend=usd_number(paid.used_nusd),
+                amount_usd=usd_text(Nusd(-entry.charge_nusd)),
+                credit_usd=usd_text(paid.credit_nusd),
+                spend_usd=usd_text(paid.used_nusd),
             )
         )
 
@@ -263,7 +310,13 @@ class AccountsApi:
         named: str = call.body.account
         done = await self.operations.run(call, f"account.{what}", named, call.body, lambda _act: change(named))
         paid = await self.threads.run(self.paid, [done.account_id])
-        return ApiReply(account_shown(done, paid[done.account_id]))
+        return ApiReply(AccountInfo(**account_shown(done, paid[done.account_id])))
+
+    async def _budgets(self, account_ids: Collection[str] | None) -> Mapping[str, BudgetState]:
+        """Account id → its fullest budget or balance. None: of all accounts. Raises OSError."""
+        ids = None if account_ids is None else [*account_ids, *map(credit_counter_id, account_ids)]
+        counters = await self.counter_states(ids)
+        return fullest(await self.threads.run(read_budget_states, self.engine, counters, self.unix_time()))
 
     def _recent(self, text: str) -> str:
         """`text`, if it is an id created within ID_AGE_S_MAX. Raises ApiError."""
@@ -271,6 +324,33 @@ class AccountsApi:
         if abs(self.unix_time() - made_at) > ID_AGE_S_MAX:
             raise invalid("'id': this UUIDv7 was created more than 24 hours from now; create a new one.", "id")
         return text
+
+
+def _wanted(query: AccountsQuery) -> AccountFilter:
+    order, direction = AccountOrder(query.sort), query.order
+    fullest_first = order in (AccountOrder.SPEND, AccountOrder.BUDGET)
+    return AccountFilter(
+        kind=None if query.kind is UNSET else AccountKind(query.kind),
+        text=None if query.q is UNSET else query.q,
+        organization_id=None if query.organization_id is UNSET else query.organization_id,
+        status=None if query.status is UNSET else AccountStatus(query.status),
+        order=order,
+        descending=fullest_first if direction is UNSET else direction == "desc",
+    )
+
+
+def _listed(
+    line: AccountLine, account: Account, paid: Mapping[str, SpendAndCredit], budgets: Mapping[str, BudgetState]
+) -> ListedAccount:
+    budget = budgets.get(account.account_id)
+    is_exhausted = line.status is AccountStatus.ACTIVE and budget is not None and budget.used_ratio >= 1
+    return ListedAccount(
+        **account_shown(account, paid[account.account_id]),
+        organization=line.organization,
+        status=AccountStatus.EXHAUSTED if is_exhausted else line.status,
+        keys=line.keys,
+        budget_use=budget_shown(budget),
+    )
 
 
 def _identity(key: ApiKey | Account) -> tuple[str, str]:

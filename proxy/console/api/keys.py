@@ -7,19 +7,24 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import Engine
 
 from proxy.billing.keys import EXPIRES_DEFAULT, AccountKind, ApiKey, expires_at_from
+from proxy.billing.limits import credit_counter_id
+from proxy.billing.money import usd_text
+from proxy.budgets.budget_state import BudgetState
 from proxy.console.api.audited_operations import AuditedOperations, checked, unknown_key
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation
 from proxy.console.api.schemas.keys import (
     NOTHING_PAID,
+    CounterStatesOf,
     DeleteBody,
     Deleted,
     GenerateBody,
@@ -27,11 +32,14 @@ from proxy.console.api.schemas.keys import (
     KeyInfo,
     KeyPage,
     KeyShown,
+    ListedKey,
     NamedBody,
     NewKey,
     PaidOf,
     RegenerateBody,
+    Text,
     UpdateBody,
+    budget_shown,
     changes,
     made_limits,
     shown,
@@ -44,6 +52,8 @@ from proxy.keys.secrets import new_hashed
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.key_store import KeyStore
+from proxy.reports.budget_states import fullest, read_budget_states
+from proxy.reports.key_list import KeyFilter, KeyLine, KeyOrder, KeyStatus, read_keys
 from proxy.reports.totals import SpendAndCredit
 from proxy.storage.executor import BoundedExecutor
 
@@ -57,19 +67,33 @@ class InfoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Filter and page of the list of keys."""
+    """Filters (combined with AND), order and page of the list of keys."""
 
     page: Annotated[int, Meta(ge=1, le=100_000)] = 1
     size: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT
-    team_id: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
-    key_alias: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
+    q: Text | UnsetType = UNSET
+    """a part of the alias or id of the key, or of the name or id of its project or organization; in any case"""
+    status: Literal["active", "exhausted", "blocked", "expired", "revoked", "unused"] | UnsetType = UNSET
+    """`exhausted`: its own budget or prepaid credit is spent; `unused`: a key that is not revoked and had no requests
+    in the last 30 days"""
+    project_id: Text | UnsetType = UNSET
+    organization_id: Text | UnsetType = UNSET
+    team_id: Text | UnsetType = UNSET
+    """LiteLLM's name of `project_id`"""
+    key_alias: Text | UnsetType = UNSET
     include_revoked: bool = False
+    """without a `status`: revoked keys, too"""
+    sort: Literal["created", "alias", "spend", "last_used", "budget"] = "created"
+    """`spend`: lifetime spend; `budget`: used share of the budget or prepaid credit"""
+    order: Literal["asc", "desc"] | UnsetType = UNSET
+    """by default `asc` for `alias`, and else `desc`"""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysApi:
     """The routes `/key/*`."""
 
+    engine: Engine
     keys: KeyStore
     accounts: AccountStore
     operations: AuditedOperations
@@ -78,6 +102,7 @@ class KeysApi:
     lifetime_max_s: int | None
     unix_time: Callable[[], float]
     paid: PaidOf
+    counter_states: CounterStatesOf
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -92,8 +117,8 @@ class KeysApi:
             answers={200: KeyShown},
         )  # fmt: skip
         yield Endpoint(
-            method="GET", path="/key/list", summary="Keys, newest first.", serve=self.listed, query=KeysQuery,
-            answers={200: KeyPage},
+            method="GET", path="/key/list", summary="Keys, filtered and in order, with their use.", serve=self.listed,
+            query=KeysQuery, answers={200: KeyPage},
         )  # fmt: skip
 
     async def generate(self, call: ApiCall) -> ApiReply:
@@ -183,16 +208,16 @@ class KeysApi:
     async def listed(self, call: ApiCall) -> ApiReply:
         """A page of keys. Raises ApiError, OSError."""
         query: KeysQuery = call.query
-        own = call.session.key
-        page, total = await self.threads.run(
-            partial(
-                self.keys.page, first=(query.page - 1) * query.size, size=query.size,
-                key_id=None if own is None else own.key_id, project_id=_or_none(query.team_id),
-                alias=_or_none(query.key_alias), revoked=query.include_revoked,
-            )
-        )  # fmt: skip
-        paid = await self.threads.run(self.paid, [key.key_id for key in page])
-        keys = [KeyInfo(**shown(key, paid[key.key_id])) for key in page]
+        wanted = self._wanted(query, call.session.key)
+        budgets = await self._budgets(None) if wanted.needs_shares else {}
+        shares = {scope_id: state.used_ratio for scope_id, state in budgets.items()}
+        read = partial(read_keys, first=(query.page - 1) * query.size, size=query.size)
+        lines, total = await self.threads.run(partial(read, self.engine, wanted, shares))
+        ids = [line.key_id for line in lines]
+        found = {key.key_id: key for key in await self.threads.run(self.keys.with_ids, ids)}
+        paid = await self.threads.run(self.paid, ids)
+        budgets = budgets or await self._budgets(ids)
+        keys = [_listed(line, found[line.key_id], paid, budgets) for line in lines]
         pages = -(-total // query.size)
         return ApiReply(KeyPage(keys=keys, total_count=total, current_page=query.page, total_pages=pages))
 
@@ -203,6 +228,30 @@ class KeysApi:
     ) -> ApiReply:
         key = await self.operations.run(call, action, named, fields, work)
         return ApiReply(KeyInfo(**shown(key, await self._paid_by(key))))
+
+    def _wanted(self, query: KeysQuery, own: ApiKey | None) -> KeyFilter:
+        """Raises ApiError."""
+        is_unused = query.status == "unused"
+        order, direction = KeyOrder(query.sort), query.order
+        return KeyFilter(
+            now=self.unix_time(),
+            text=None if query.q is UNSET else _not_a_secret(query.q),
+            key_id=None if own is None else own.key_id,
+            alias=_or_none(query.key_alias),
+            project_id=_or_none(query.team_id if query.project_id is UNSET else query.project_id),
+            organization_id=_or_none(query.organization_id),
+            status=None if query.status is UNSET or is_unused else KeyStatus(query.status),
+            with_revoked=query.include_revoked and not is_unused,
+            unused=is_unused,
+            order=order,
+            descending=order is not KeyOrder.ALIAS if direction is UNSET else direction == "desc",
+        )
+
+    async def _budgets(self, key_ids: Collection[str] | None) -> Mapping[str, BudgetState]:
+        """Key id → its fullest budget or balance. None: of all keys. Raises OSError."""
+        ids = None if key_ids is None else [*key_ids, *map(credit_counter_id, key_ids)]
+        counters = await self.counter_states(ids)
+        return fullest(await self.threads.run(read_budget_states, self.engine, counters, self.unix_time()))
 
     async def _paid_by(self, key: ApiKey) -> SpendAndCredit:
         return (await self.threads.run(self.paid, [key.key_id]))[key.key_id]
@@ -217,6 +266,23 @@ class KeysApi:
 
     def _lifetime(self, fields: KeyFields) -> dict[str, float | None]:
         return {"expires_at": self._expires(fields)}
+
+
+def _listed(
+    line: KeyLine, key: ApiKey, paid: Mapping[str, SpendAndCredit], budgets: Mapping[str, BudgetState]
+) -> ListedKey:
+    budget = budgets.get(key.key_id)
+    is_exhausted = line.status is KeyStatus.ACTIVE and budget is not None and budget.used_ratio >= 1
+    return ListedKey(
+        **shown(key, paid[key.key_id]),
+        project=line.project,
+        organization_id=line.organization_id,
+        organization=line.organization,
+        status=KeyStatus.EXHAUSTED if is_exhausted else line.status,
+        last_used=None if line.last_used is None else line.last_used.isoformat(),
+        month_usd=usd_text(line.month_nusd),
+        budget_use=budget_shown(budget),
+    )
 
 
 def _or_none(text: str | UnsetType) -> str | None:

@@ -10,17 +10,18 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import Engine
 
-from proxy.billing.limits import quota_of, scope_of
+from proxy.billing.limits import scope_of
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
-from proxy.budgets.budget_state import BudgetState, credit_state, window_state
-from proxy.budgets.thresholds import RULE, Subject
+from proxy.budgets.budget_state import BudgetState
+from proxy.budgets.thresholds import RULE
 from proxy.console.api.dimensions import DimensionValue, dimensions_shown
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
-from proxy.console.api.schemas.keys import PaidOf
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
+from proxy.reports.budget_states import read_budget_states
 from proxy.reports.dimensions import ShownDimension, ValueReader
 from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
@@ -118,11 +119,9 @@ class StatusApi:
 
     threads: BoundedExecutor
     audit_log: AuditLog
+    engine: Engine
     counter_states: Callable[[], Awaitable[Sequence[CounterState]]]
     """the states of all limit counters; raises OSError"""
-    subjects: Callable[[set[str]], dict[str, Subject]]
-    """scope ids → their owners; raises OSError"""
-    paid: PaidOf
     values: ValueReader
 
     def endpoints(self) -> Iterable[Endpoint]:
@@ -139,20 +138,9 @@ class StatusApi:
 
     async def budgets(self, call: ApiCall) -> ApiReply:
         """The budgets that the caller may see. Raises OSError."""
-        counters = [one for one in await self.counter_states() if quota_of(one.counter_id) is None]
-        every = [(scope_of(state.counter_id), state) for state in counters]
-        every = [(scope_id, one) for scope_id, one in every if call.session.may_see(scope_id)]
-        known = await self.threads.run(self.subjects, {scope_id for scope_id, _ in every})
-        prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
-        paid = await self.threads.run(self.paid, prepaid) if prepaid else {}
-        found = [
-            window_state(one, known[scope_id], time.time())
-            if scope_id == one.counter_id
-            else credit_state(one, known[scope_id], paid[scope_id].credit_nusd)
-            for scope_id, one in every
-            if scope_id in known and (scope_id == one.counter_id or scope_id in paid)
-        ]
-        shown = _bounded([one for one in found if one is not None])
+        counters = [one for one in await self.counter_states() if call.session.may_see(scope_of(one.counter_id))]
+        found = await self.threads.run(read_budget_states, self.engine, counters, time.time())
+        shown = _bounded(found)
         ids = {value_id for one in shown for value_id in one.subject.dimensions.values()}
         values = await self.threads.run(self.values.shown, ids) if ids else {}
         return ApiReply(Budgets(listed=[_shown(one, values) for one in shown]))

@@ -6,7 +6,7 @@ so the spend of a project is part of the spend of its organization.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +92,11 @@ class AccountStore:
         """All accounts, oldest first."""
         with reading(self._engine) as connection:
             return sorted(read_accounts(connection), key=lambda one: (one.created_at, one.account_id))
+
+    def with_ids(self, account_ids: Collection[str]) -> list[Account]:
+        """The accounts with these ids, in any order."""
+        with reading(self._engine) as connection:
+            return read_accounts(connection, _COLUMNS.account_id.in_(account_ids))
 
     def one(self, id_or_name: str, kind: AccountKind | None = None) -> Account:
         """The account of this kind with this id, or else the only one with this name. Raises UnknownAccountError."""

@@ -14,7 +14,6 @@ from functools import partial
 import msgspec
 
 from proxy.budgets.store import BudgetStore
-from proxy.budgets.thresholds import subjects
 from proxy.console.api.accounts import AccountsApi
 from proxy.console.api.audited_operations import AuditedOperations
 from proxy.console.api.endpoints import HEADERS, Endpoint, add, add_session
@@ -120,16 +119,18 @@ class Console:
         operations = AuditedOperations(store.audit_log, self._threads, self._keyring)
         paid = partial(read_paid, store.engine)
         keys = KeysApi(
-            store.keys, store.accounts, operations, self._threads, pepper=store.pepper(),
+            store.engine, store.keys, store.accounts, operations, self._threads, pepper=store.pepper(),
             lifetime_max_s=self._settings.key_lifetime_max, unix_time=time.time, paid=paid,
+            counter_states=self._budgets.counter_states,
         )  # fmt: skip
         accounts = AccountsApi(
-            store.accounts, store.keys, store.ledger, operations, self._threads, unix_time=time.time, paid=paid
+            store.engine, store.accounts, store.keys, store.ledger, operations, self._threads, unix_time=time.time,
+            paid=paid, counter_states=self._budgets.counter_states,
         )  # fmt: skip
         values = DimensionValues(store.engine)
         status = StatusApi(
-            self._threads, store.audit_log, counter_states=self._budgets.counter_states,
-            subjects=partial(subjects, store.engine), paid=paid, values=ValueReader(store.engine, None),
+            self._threads, store.audit_log, store.engine, counter_states=self._budgets.counter_states,
+            values=ValueReader(store.engine, None),
         )  # fmt: skip
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
         yield from ExchangesApi(self._reports).endpoints()

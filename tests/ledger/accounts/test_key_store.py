@@ -295,25 +295,6 @@ def test_every_key_is_read_page_by_page(keys: KeyStore, monkeypatch: pytest.Monk
     assert [one.revoked_at is None for one in few] == [True] * 6 + [False]
 
 
-def test_a_page_of_the_selected_keys_and_how_many_there_are(keys: KeyStore, clock: Clock) -> None:
-    accounts = AccountStore(keys._engine, clock=clock)
-    accounts.create_project(account_id="proj-1", name="web", organization=DEFAULT_ORGANIZATION)
-    made = []
-    for number in range(1, 8):
-        clock.now += 1
-        made.append(make(keys, number, f"key {number}", project_id="proj-1" if number % 2 else DEFAULT_PROJECT))
-    made.reverse()
-    assert keys.page(first=0, size=3) == (made[:3], 7)
-    assert keys.page(first=6, size=3) == (made[6:], 7)
-    assert keys.page(first=9, size=3) == ([], 7)
-    assert keys.page(first=1, size=2, project_id="proj-1") == ([made[2], made[4]], 4)
-    assert keys.page(first=0, size=9, alias="key 2") == ([made[5]], 1)
-    assert keys.page(first=0, size=9, key_id="key-3") == ([made[4]], 1)
-    revoked = keys.revoke("key 7")
-    assert keys.page(first=0, size=1) == ([made[1]], 6)
-    assert keys.page(first=0, size=1, revoked=True) == ([revoked], 7)
-
-
 def test_the_usable_keys_that_changed_last(keys: KeyStore, clock: Clock) -> None:
     made = [make(keys, number, f"key {number}") for number in range(1, 6)]
     make(keys, 6, "late", expires_at=clock.now)

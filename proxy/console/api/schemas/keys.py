@@ -8,7 +8,7 @@ A team is a project. As in LiteLLM, `max_budget` without `budget_duration` is a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -26,11 +26,14 @@ from proxy.billing.limits import (
     OnStoreOutage,
     Raise,
 )
-from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
+from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd, usd_text
+from proxy.billing.reservation import CounterState
 from proxy.billing.windows import LIFETIME
+from proxy.budgets.budget_state import BudgetState
 from proxy.console.api.endpoints import usd_number
 from proxy.foundation.times import iso_utc
 from proxy.ledger.limits import LIMITS
+from proxy.reports.key_list import KeyStatus
 from proxy.reports.totals import SpendAndCredit
 
 Text = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -46,6 +49,9 @@ Thresholds = Annotated[tuple[Annotated[int, Meta(ge=1, le=THRESHOLD_MAX)], ...],
 
 PaidOf = Callable[[Collection[str]], dict[str, SpendAndCredit]]
 """scope ids → spend and credit of these keys and accounts; raises OSError"""
+
+CounterStatesOf = Callable[[Collection[str] | None], Awaitable[Sequence[CounterState]]]
+"""counter ids (None: all) → the states of these limit counters; raises OSError"""
 
 NOTHING_PAID = SpendAndCredit(Nusd(0), Nusd(0))
 
@@ -147,6 +153,8 @@ class RaiseShown(msgspec.Struct, frozen=True, kw_only=True):
     """More budget until a time."""
 
     usd: Decimal
+    amount_usd: str
+    """`usd` as a decimal string"""
     until: str
 
 
@@ -154,6 +162,8 @@ class BoundsShown(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that keys, accounts and rules have. Money: USD."""
 
     max_budget: Decimal | None
+    max_budget_usd: str | None
+    """`max_budget` as a decimal string"""
     budget_duration: str | None
     time_zone: str | None
     thresholds: list[int] | None
@@ -174,6 +184,10 @@ class LimitsShown(BoundsShown, frozen=True, kw_only=True):
     """lifetime charges"""
     credit: Decimal
     """top-ups of this key or account itself; the balance is credit less spend"""
+    spend_usd: str
+    """`spend` as a decimal string"""
+    credit_usd: str
+    """`credit` as a decimal string"""
 
 
 class KeyInfo(LimitsShown, frozen=True, kw_only=True):
@@ -211,10 +225,42 @@ class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
     found: KeyInfo = msgspec.field(name="info")
 
 
-class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of keys, newest first."""
+class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The use of the budget of a key or account in its window, or of its prepaid credit. Money: decimal strings of
+    USD."""
 
-    keys: list[KeyInfo]
+    window: str
+    """the window of the limit; `credit`: a prepaid balance without a window"""
+    window_end: str | None
+    budget_usd: str
+    spent_usd: str
+    held_usd: str
+    """reserved by running exchanges"""
+    used_ratio: float
+    """spent part of the budget; 0.5 is 50 %"""
+
+
+class ListedKey(KeyInfo, frozen=True, kw_only=True):
+    """A key in a list."""
+
+    project: str | None
+    """the name of its project"""
+    organization_id: str | None
+    organization: str | None
+    """the name of the project's organization"""
+    status: KeyStatus
+    last_used: str | None
+    """the last UTC day with requests, as 2026-11-26"""
+    month_usd: str
+    """charges of this UTC month by usage date, as a decimal string of USD"""
+    budget_use: BudgetUse | None
+    """the use of its own budget or prepaid credit, whichever is used more; null: none, or not used yet"""
+
+
+class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of keys."""
+
+    keys: list[ListedKey]
     total_count: int
     current_page: int
     total_pages: int
@@ -258,7 +304,23 @@ def limits_shown(key: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
         "blocked": key.blocked_at is not None,
         "spend": usd_number(paid.used_nusd),
         "credit": usd_number(paid.credit_nusd),
+        "spend_usd": usd_text(paid.used_nusd),
+        "credit_usd": usd_text(paid.credit_nusd),
     }
+
+
+def budget_shown(state: BudgetState | None) -> BudgetUse | None:
+    """The use of a budget; None: there is none, or no request has used it."""
+    if state is None:
+        return None
+    return BudgetUse(
+        window=state.window,
+        window_end=None if state.until is None else iso_utc(state.until),
+        budget_usd=usd_text(state.limit_nusd),
+        spent_usd=usd_text(state.spent_nusd),
+        held_usd=usd_text(state.reserved_nusd),
+        used_ratio=state.used_ratio,
+    )
 
 
 def bounds_shown(limits: Limits) -> dict[str, Any]:
@@ -266,12 +328,17 @@ def bounds_shown(limits: Limits) -> dict[str, Any]:
     budgeted = limits.budget_nusd is not None or bool(limits.quotas)
     return {
         "max_budget": None if limits.budget_nusd is None else usd_number(limits.budget_nusd),
+        "max_budget_usd": None if limits.budget_nusd is None else usd_text(limits.budget_nusd),
         "budget_duration": limits.budget_window if budgeted and limits.budget_window != LIFETIME else None,
         "time_zone": limits.time_zone,
         "thresholds": list(limits.thresholds) or None,
         "budget_raise": None
         if limits.raised is None
-        else RaiseShown(usd=usd_number(limits.raised.nusd), until=iso_utc(limits.raised.until)),
+        else RaiseShown(
+            usd=usd_number(limits.raised.nusd),
+            amount_usd=usd_text(limits.raised.nusd),
+            until=iso_utc(limits.raised.until),
+        ),
         "rpm_limit": limits.rpm,
         "tpm_limit": limits.tpm,
         "max_parallel_requests": limits.parallel,

@@ -1,0 +1,76 @@
+"""The console's lists of keys and accounts: search, order, status and money as decimal strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.billing.limits import Limits
+from proxy.billing.reservation import CounterState
+from tests.console.entries import entry
+from tests.console.stand import Stand
+from tests.ledger.priced_entries import settle
+
+pytestmark = pytest.mark.io
+
+USD = 10**9
+
+
+def aliases(stand: Stand, query: str, **more: Any) -> list[str]:
+    page = stand.get(f"/key/list?{query}", **more)
+    assert page["total_count"] == len(page["keys"])
+    return [one["key_alias"] for one in page["keys"]]
+
+
+def test_keys_are_found_by_status_and_text(stand: Stand) -> None:
+    """Before: a page had the newest keys, and the console could show no more than a thousand of them."""
+    secret = stand.key("key-1", alias="anna", limits=Limits(budget_nusd=10 * USD))
+    for number, alias in ((2, "bert"), (3, "carl")):
+        stand.key(f"key-{number}", alias=alias, limits=Limits(budget_nusd=10 * USD))
+    settle(stand.engine, entry(1), node=None)
+    stand.budgets.gates = [
+        CounterState(f"key-{n}", 0.0, spent, USD, 1, 0) for n, spent in ((1, 9 * USD), (2, 10 * USD))
+    ]
+    stand.post("/key/block", {"key": "carl"})
+    states = {
+        name: aliases(stand, f"status={name}") for name in ("active", "exhausted", "blocked", "unused", "revoked")
+    }
+    assert states == {
+        "active": ["anna"], "exhausted": ["bert"], "blocked": ["carl"], "unused": ["carl", "bert"], "revoked": [],
+    }  # fmt: skip
+    assert aliases(stand, "sort=budget") == ["bert", "anna", "carl"]
+    assert aliases(stand, "sort=alias") == ["anna", "bert", "carl"]
+    assert aliases(stand, "sort=alias&order=desc&q=AR") == ["carl"]
+    assert aliases(stand, "sort=spend&size=50") == ["anna", "carl", "bert"]
+    assert aliases(stand, "status=active&sort=budget", key=secret) == ["anna"]
+    assert aliases(stand, "q=bert", key=secret) == []
+    assert aliases(stand, "project_id=proj_default&organization_id=org_default&q=carl") == ["carl"]
+    assert aliases(stand, "team_id=proj_none") == []
+    refused = stand("GET", f"/key/list?q=tw-{'a' * 43}")
+    assert (refused.status, refused.body["error"]["code"]) == (400, "secret_in_url")
+    (line,) = stand.get("/key/list?q=anna")["keys"]
+    assert (line["project"], line["organization"], line["organization_id"]) == ("default", "default", "org_default")
+    assert line["budget_use"] == {
+        "window": "30d", "window_end": None, "budget_usd": "10", "spent_usd": "9", "held_usd": "1", "used_ratio": 0.9,
+    }  # fmt: skip
+    assert line["spend_usd"] == str(line["spend"]) or float(line["spend_usd"]) == line["spend"]
+    assert len(line["last_used"]) == len("2026-11-26")
+
+
+def test_accounts_are_found_by_text_and_in_order(stand: Stand) -> None:
+    for name in ("acme", "borealis"):
+        stand.post("/account/new", {"kind": "organization", "name": name})
+        stand.post("/account/new", {"kind": "project", "name": f"web of {name}", "organization": name})
+
+    def names(query: str) -> list[str]:
+        return [one["name"] for one in stand.get(f"/account/list?{query}")["accounts"]]
+
+    assert names("q=OREAL") == ["borealis", "web of borealis"]
+    assert names("kind=project&sort=name&order=desc") == ["web of borealis", "web of acme", "default"]
+    assert names("status=exhausted") == []
+    (acme,) = stand.get("/account/list?q=acme&kind=project")["accounts"]
+    assert (acme["organization"], acme["keys"], acme["status"], acme["budget_use"]) == ("acme", 0, "active", None)
+    assert (acme["spend_usd"], acme["credit_usd"], acme["max_budget_usd"]) == ("0", "0", None)
+    page = stand.get("/account/list?size=2&page=2")
+    assert (page["total_count"], page["total_pages"], len(page["accounts"])) == (6, 3, 2)
