@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import FrameType
 
+    from proxy.cli.parser import Parser
+
 COMMANDS: Mapping[str, str] = {
     "init": "init", "demo": "serve", "serve": "serve", "reload": "reload", "worker": "serve", "migrate": "migrate",
     "accounts": "accounts", "keys": "keys", "limits": "limits", "credit": "credit", "grants": "grants",
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import argparse
 
         _end_at_once()
-        options = _parser(typed).parse_args(typed, argparse.Namespace(typed=typed))
+        options = _parser(typed).parse_args(typed, argparse.Namespace(typed=typed, parser=None))
         return _run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -89,20 +91,25 @@ def _run(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except UnknownNameError as unknown:
-        _print_error(unknown)
+        _print_error(unknown, options.parser)
         return NOT_FOUND
     except WrongUsage as wrong:
         _print_error(wrong)
         return WRONG_USAGE
-    except (Failure, SettingsError, OSError, ValueError) as refusal:
+    except (Failure, SettingsError, OSError) as refusal:
         _print_error(refusal)
+        return FAILED
+    except ValueError as refusal:
+        _print_error(refusal, options.parser)
         return FAILED
     return code or 0
 
 
-def _print_error(wrong: Exception) -> None:
-    """Print the error on standard error; each line begins with the name of the command."""
-    for line in str(wrong).splitlines() or [""]:
+def _print_error(wrong: Exception, parser: Parser | None = None) -> None:
+    """Print the error on standard error; each line begins with the name of the command. `parser`: of the typed command,
+    whose options replace the names of fields."""
+    text = str(wrong) if parser is None else parser.with_options(str(wrong))
+    for line in text.splitlines() or [""]:
         print(f"tokenweir: {line}", file=sys.stderr)
 
 

@@ -47,7 +47,7 @@ def add_command(
     """Add a command. `action`: its name in the audit log; None: the command changes no data. `quiet`: see
     `output.print_object`."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
-    parser.set_defaults(run=run, action=action)
+    parser.set_defaults(run=run, action=action, parser=parser)
     if quiet is not None:
         form = parser.add_mutually_exclusive_group()
         form.add_argument("--json", action="store_true", help="print JSON (the default without a terminal)")

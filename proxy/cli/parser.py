@@ -1,5 +1,5 @@
 """The parser of the command line: an error suggests the closest valid word, with the usage of the command that was
-typed."""
+typed, and names options, not the fields that they set."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from typing import Any, NoReturn
 
 _CHOICE = re.compile(r"argument ([^:]+): invalid choice: '([^']*)' \(choose from (.*)\)", re.DOTALL)
 _UNRECOGNIZED = "unrecognized arguments: "
+# `raised: …`, `quotas, alert_only: …`.
+_FIELDS = re.compile(r"[a-z_]+(?:, [a-z_]+)*(?=: )")
+_COMPOUND = re.compile(r"\b[a-z]+_[a-z_]+\b")
+# Fields with another name than their option.
+_OPTIONS = {
+    "budget_usd": "--budget", "thresholds": "--alert-at", "raised": "--raise", "quotas": "--quota", "models": "--model",
+    "providers": "--provider", "tags": "--tag", "dimensions": "--dimension", "dimension_sources": "--dimension-source",
+    "expiry": "--expires",
+}  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,6 +38,18 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self._typed(args or ()).error(_UNRECOGNIZED + " ".join(unknown))
         return options
+
+    def with_options(self, message: str) -> str:
+        """The message with the options of this command in place of the fields that they set."""
+
+        def option(field: re.Match[str]) -> str:
+            name = _OPTIONS.get(field[0], "--" + field[0].replace("_", "-"))
+            return name if name in self._option_string_actions else field[0]
+
+        named = _FIELDS.match(message)
+        if named is None:
+            return message
+        return re.sub("[a-z_]+", option, named[0]) + _COMPOUND.sub(option, message[named.end() :])
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2. Print the usage, and the closest valid word."""

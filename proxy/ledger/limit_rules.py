@@ -235,6 +235,8 @@ def _check_limits(limits: Limits) -> None:
         raise RuleError("limits: give at least one: a budget, a quota, rpm, tpm or parallel")
     if limits.alert_only and limits.budget_nusd is None:
         raise RuleError("alert_only: needs a budget")
+    if limits.thresholds and limits.budget_nusd is None:
+        raise RuleError("thresholds: needs a budget: a quota or a rate sends no alert")
 
 
 def _check_fallback(rule: LimitRule, model: str) -> None:
@@ -242,7 +244,10 @@ def _check_fallback(rule: LimitRule, model: str) -> None:
     if PLAIN_MODEL_NAME.fullmatch(model) is None:
         raise RuleError(f"fallback_model: must be the name of a model, not {model!r}")
     if rule.is_for_model(model):
-        raise RuleError(f"fallback_model: {model} counts in this limit, too: set models, without {model}")
+        raise RuleError(f"fallback_model: {model} counts in this limit, too: set the models of the limit, without it")
+    limits = rule.limits
+    if limits.alert_only and not (limits.quotas or limits.rpm or limits.tpm or limits.parallel):
+        raise RuleError("fallback_model: cannot be combined with alert_only: such a limit refuses no request")
 
 
 _SAME_NAMES = ("rule_id", "name", "scope_id", "required", "fallback_model", "created_at", "deleted_at")

@@ -43,8 +43,11 @@ def test_a_grant_is_added_once_shown_and_revoked(run: Commands, monkeypatch: pyt
         ("add a --usd 1", "one of the arguments --key --account is required"),
         ("add a --account org_default --usd 0", "--usd: must be 0.000000001 to"),
         ("add a --account org_default --usd 1 --expires never", "--expires: must be a date, or a duration such as 14d"),
-        ("add a --account org_default --usd 1 --begins 20d --expires 2d", "expiry: must be after the grant begins"),
-        ("add a --account org_default --usd 1 --time-zone Europe/Berlin", "time_zone: is only for a grant that recurs"),
+        ("add a --account org_default --usd 1 --begins 20d --expires 2d", "--expires: must be after the grant begins"),
+        (
+            "add a --account org_default --usd 1 --time-zone Europe/Berlin",
+            "--time-zone: is only for a grant that recurs",
+        ),
         ("revoke x --yes", "grant: no grant has the id 'x'"),
     ],
 )

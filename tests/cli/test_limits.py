@@ -37,7 +37,7 @@ def test_quotas_alerts_and_a_raise(run: Commands) -> None:
     assert made["limits"] == {"quotas": quotas, "budget_window": "calendar_day", "time_zone": "Europe/Berlin"}
     (changed,) = run("limits", "update", "daily", "--quota", "requests=200")
     assert changed["limits"]["quotas"] == quotas | {"requests": 200}
-    words = "tokenweir: quotas: only their amounts can be changed; create another limit for another quota"
+    words = "tokenweir: --quota: only their amounts can be changed; create another limit for another quota"
     assert run.refused("limits", "update", "daily", "--quota", "tokens=1") == words
     (soft,) = run("limits", "create", "soft", "--budget", "5", "--alert-only", "--alert-at", "90", "--alert-at", "50")
     assert soft["limits"] | {"budget_usd": "5", "alert_only": True, "thresholds": [50, 90]} == soft["limits"]
@@ -100,13 +100,24 @@ def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Command
         ("a --quota days=3", "--quota: must be MEASURE=N, with requests, input_tokens, output_tokens, tokens, not"),
         ("a --quota tokens=1 --quota tokens=2", "--quota: the same measure is given twice"),
         ("a --quota tokens=0", "--quota: must be a whole number, 1 to 1000000000000, not '0'"),
-        ("a --rpm 1 --alert-only", "alert_only: needs a budget"),
+        ("a --rpm 1 --alert-only", "tokenweir: --alert-only: needs a budget"),
         ("a --budget 1 --raise 5", "--raise: needs --raise-until, and --raise-until needs --raise"),
         ("a --budget 1 --raise 5 --raise-until never", "--raise-until: must be a time; to raise the budget for ever"),
-        ("a --rpm 1 --raise 5 --raise-until 3d", "raised: needs a budget"),
-        ("a --project nobody --rpm 1", "project: no project has the id or the name 'nobody'"),
+        ("a --rpm 1 --raise 5 --raise-until 3d", "tokenweir: --raise: needs a budget"),
+        ("a --project nobody --rpm 1", "tokenweir: --project: no project has the id or the name 'nobody'"),
         ("a --key k --project p --rpm 1", "not allowed with argument --key"),
-        ("a --provider one --budget 1", "budget_window: must be at most a day for some providers"),
+        ("a --provider one --budget 1", "tokenweir: --budget-window: must be at most a day for some providers"),
+        ("a --rpm 1 --time-zone Europe/Berlin", "tokenweir: --time-zone: is for windows by the calendar, as calendar_"),
+        ("a --rpm 1 --required", "tokenweir: --required: needs --split-by, the dimensions that requests must have"),
+        ("a --rpm 1 --fallback-model m", "tokenweir: --fallback-model: m counts in this limit, too: set the models of"),
+        (
+            "a --budget 1 --alert-only --model m --fallback-model f",
+            "tokenweir: --fallback-model: cannot be combined with --alert-only: such a limit refuses no request",
+        ),
+        (
+            "a --quota tokens=5 --alert-at 80",
+            "tokenweir: --alert-at: needs a budget: a quota or a rate sends no alert",
+        ),
         ("a --prepaid", "unrecognized arguments: --prepaid"),
     ],
 )

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from proxy.billing.keys import ApiKey
 from proxy.billing.limit_rules import LimitRule
 from proxy.billing.limits import Limits
+from proxy.billing.money import Nusd
 from proxy.keys.keyring import Keyring
 from proxy.ledger.accounts import key_store
 from proxy.ledger.accounts.key_store import KeyStore
@@ -82,7 +83,13 @@ WRONG: dict[str, dict[str, Any]] = {
     "providers: must be names of providers in the configuration, not 'One'": {"providers": ("One",)},
     "providers: must be at most": {"providers": tuple(f"p{number}" for number in range(51))},
     "budget_window: must be at most a day for some providers": {"providers": ("one",)},
-    "fallback_model: m counts in this limit, too: set models, without m": {"fallback_model": "m"},
+    "fallback_model: m counts in this limit, too: set the models of the limit, without it": {"fallback_model": "m"},
+    "fallback_model: cannot be combined with alert_only": {
+        "models": ("m",),
+        "fallback_model": "f",
+        "limits": Limits(budget_nusd=Nusd(5), alert_only=True),
+    },
+    "thresholds: needs a budget": {"limits": Limits(rpm=5, thresholds=(80,))},
 }
 
 
