@@ -4,7 +4,8 @@ rule that it wrote."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.dimensions import END_USER, hashed
@@ -27,6 +28,7 @@ from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
     from proxy.billing.limit_rules import LimitRule
+    from proxy.ledger.limit_list import ListedLimit
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
 
@@ -69,7 +71,10 @@ def add_commands(commands: Any) -> None:
     _add_options(update)
     delete = command_for_one(limits, "limit", "delete", "delete a limit; it no longer applies to new requests", _delete)
     add_yes(delete)
-    listed = with_config(limits, "list", "print all limits", _list)
+    listed = with_config(limits, "list", "print limits; by default those by rule", _list)
+    which = listed.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="the limits of keys, projects and organizations, too")
+    which.add_argument("--key", metavar="ID|ALIAS", help="the limits that requests of this key can count against")
     add_list_options(listed, quiet="id")
 
 
@@ -116,7 +121,7 @@ def _create(options: argparse.Namespace) -> None:
             limits=Limits(**limit_changes(options)),
             **_changes(options),
         )
-        print_object(options, rule_json(store, rule), "rule_id")
+        print_object(options, _shown(store, rule), "rule_id")
 
 
 def _scope(store: LedgerStores, options: argparse.Namespace) -> tuple[str | None, str | None]:
@@ -158,24 +163,38 @@ def _changes(options: argparse.Namespace) -> dict[str, Any]:
 def _update(options: argparse.Namespace) -> None:
     changes = limit_changes(options) | _changes(options) | ({"name": options.name} if "name" in options else {})
     with store_of(options) as store:
-        print_object(options, rule_json(store, store.rules.update(options.limit, **changes)))
+        print_object(options, _shown(store, store.rules.update(options.limit, **changes)))
 
 
 def _delete(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         rule = store.rules.one(options.limit)  # what does not exist is not asked about
         confirm(options, f"Delete the limit {rule.name!r}?")
-        print_object(options, rule_json(store, store.rules.delete(rule.rule_id)))
+        print_object(options, _shown(store, store.rules.delete(rule.rule_id)))
 
 
 def _list(options: argparse.Namespace) -> None:
     from proxy.cli.list_tables import RULES
 
     with store_of(options) as store:
-        print_list(options, RULES, [rule_json(store, one) for one in store.rules.every()], "rule_id")
+        rows = ({**_shown(store, one.rule), "change_with": _change_with(one)} for one in _listed(store, options))
+        print_list(options, RULES, rows, "rule_id")
 
 
-def rule_json(store: LedgerStores, rule: LimitRule) -> dict[str, Any]:
+def _listed(store: LedgerStores, options: argparse.Namespace) -> Iterable[ListedLimit]:
+    if options.key is not None:
+        return store.limits.of_key(store.keys.one(options.key))
+    return store.limits.every() if options.all else store.limits.of_rules()
+
+
+def _change_with(listed: ListedLimit) -> str:
+    """The command that changes the limit."""
+    group = {"rule": "limits", "key": "keys"}.get(listed.kind, "accounts")
+    name = listed.owner if listed.kind in ("rule", "key") else listed.rule.rule_id
+    return f"tokenweir {group} update {shlex.quote(name)}"
+
+
+def _shown(store: LedgerStores, rule: LimitRule) -> dict[str, Any]:
     """The printed form of a rule."""
     times: Mapping[str, float | None] = {"created_at": rule.created_at, "deleted_at": rule.deleted_at}
     return {

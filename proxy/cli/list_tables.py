@@ -53,9 +53,9 @@ def _counted(row: Row) -> str:
 
 
 def _budget_notes(row: Row) -> str:
-    """`alert only`, `+10 until 2026-12-02`."""
+    """`prepaid`, `alert only`, `+10 until 2026-12-02`."""
     limits, raised = row["limits"], row["limits"].get("raised")
-    notes = ["alert only"] if limits.get("alert_only") else []
+    notes = [name.replace("_", " ") for name in ("prepaid", "alert_only") if limits.get(name)]
     return ", ".join([*notes, *([f"+{raised['usd']} until {raised['until'][:10]}"] if raised else [])])
 
 
@@ -135,6 +135,7 @@ RULES = Table(
         "providers": Column("PROVIDERS", 18, lambda row: ", ".join(row["providers"] or ()) or "–"),
         "scope": Column("OF", 25, _field("scope_id")),
         "only": Column("ONLY", 20, lambda row: ", ".join(f"{k}={v}" for k, v in (row["only"] or {}).items()) or "–"),
+        "change": Column("CHANGE WITH", 32, _field("change_with")),
         "models": Column("MODELS", 0, lambda row: "all" if row["models"] is None else ", ".join(row["models"])),
     },
     ("name", "rule_id", "split_by", "budget", "window", "rates", "scope", "only", "models"),

@@ -42,6 +42,13 @@ _PLAIN = frozenset({"name", "models", "required", "fallback_model"})
 CHANGES = _PLAIN | {"limits"} | LIMITS
 """the fields that `update` takes; another part of the requests is another rule"""
 
+# Kind of a key or an account → the beginning of its ids, the command that changes it, the path in the admin API.
+_OWNERS = {
+    "key": ("key_", "keys", "/key"),
+    "project": ("proj_", "accounts", "/account"),
+    "organization": ("org_", "accounts", "/account"),
+}
+
 
 class RuleError(ValueError):
     """An invalid rule; the message is for the operator."""
@@ -172,8 +179,15 @@ def _one(connection: Connection, id_or_name: str) -> LimitRule:
     found = read_rules(connection, or_(_COLUMNS.rule_id == id_or_name, _COLUMNS.name == id_or_name))
     matches = [one for one in found if one.rule_id == id_or_name] or found
     if not matches:
-        raise UnknownRuleError(f"limit: no limit has the id or the name {id_or_name!r}")
+        raise UnknownRuleError(f"limit: {_unknown(id_or_name)}")
     return matches[0]
+
+
+def _unknown(id_or_name: str) -> str:
+    for kind, (prefix, command, path) in _OWNERS.items():
+        if id_or_name.startswith((prefix, f"{kind} ")):
+            return f"the limits of a {kind} are changed with `tokenweir {command} update`, or with POST {path}/update"
+    return f"no limit has the id or the name {id_or_name!r}"
 
 
 def _require_name(others: Sequence[LimitRule], rule: LimitRule) -> None:

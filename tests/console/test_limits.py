@@ -50,6 +50,31 @@ def test_the_life_of_a_limit(stand: Stand) -> None:
     ]  # fmt: skip
 
 
+def test_one_list_of_all_limits(stand: Stand) -> None:
+    project = stand.post("/account/new", {"kind": "project", "name": "chat", "organization": "default", "rpm_limit": 9})
+    keys = [
+        stand.post("/key/generate", {"key_alias": f"app-{number}", "team_id": project["id"], "max_budget": 5})
+        for number in range(3)
+    ]
+    stand.post("/key/generate", {"key_alias": "unlimited"})
+    rule = stand.post("/limit/new", {**EACH, "account": "chat"})
+    first, last = (stand.get(f"/limit/list?all=true&size=3&page={page}") for page in (1, 2))
+    assert (first["total_count"], last["total_count"]) == (5, 5)
+    found = [*first["limits"], *last["limits"]]
+    assert found[0] == rule
+    assert [(one["kind"], one["name"]) for one in found[1:]] == [
+        ("project", "project chat"), ("key", "key app-2"), ("key", "key app-1"), ("key", "key app-0"),
+    ]  # fmt: skip
+    assert (found[1]["id"], found[1]["rpm_limit"]) == (project["id"], 9)
+    assert (found[-1]["id"], found[-1]["max_budget"], found[-1]["prepaid"]) == (keys[0]["token"], 5, False)
+    (own, *others) = stand.get("/limit/list?key=app-1")["limits"]
+    assert [own, *others] == [found[3], found[1], rule]
+    assert stand("GET", "/limit/list?key=nobody").status == 404
+    refused = stand("POST", "/limit/update", {"limit": project["id"], "max_budget": 1})
+    assert refused.status == 404
+    assert "the limits of a project are changed with" in str(refused.body)
+
+
 def test_one_value_is_shown_and_not_in_the_audit_log(stand: Stand) -> None:
     only = {"end_user": "alice@example.com", "tag:stage": "test"}
     made = stand.post("/limit/new", {"name": "alice", "account": "proj_default", "only": only, "max_budget": 50})

@@ -28,6 +28,7 @@ from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd, usd_text
 from proxy.budgets.budget_state import BudgetState
 from proxy.console.api.audited_operations import AuditedOperations, checked
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation, usd_number
+from proxy.console.api.keys import PAGE_DEFAULT, PAGE_MAX
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import (
     NOTHING_PAID,
@@ -55,8 +56,6 @@ from proxy.reports.budget_states import fullest, read_budget_states
 from proxy.reports.totals import SpendAndCredit
 from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
-
-PAGE_DEFAULT, PAGE_MAX = 50, 100
 
 _USD_MAX = BUDGET_NUSD_MAX // NUSD_PER_USD
 _UUID7 = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"

@@ -5,7 +5,7 @@ Invariants: those of accounts.py; the audit log contains no value of a dimension
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from proxy.billing.limit_rules import RULE_ID, LimitRule
 from proxy.billing.limits import QUOTA_MAX, Measure
 from proxy.console.api.audited_operations import AuditedOperations, checked
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation
+from proxy.console.api.keys import PAGE_DEFAULT, PAGE_MAX
 from proxy.console.api.schemas.keys import (
     BoundFields,
     BoundsShown,
@@ -34,6 +35,7 @@ from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.dimensions.values import DimensionValues
+from proxy.ledger.limit_list import LimitKind, LimitList, ListedLimit
 from proxy.ledger.limit_rules import RuleStore
 from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
@@ -92,10 +94,24 @@ class NamedLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Text
 
 
+class LimitsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The listed limits; by default all limits by rule."""
+
+    all: bool = False
+    """also those of keys, projects and organizations themselves, in pages"""
+    key: Text | UnsetType = UNSET
+    """only those that requests of this key (its id or alias) can count against"""
+    page: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    size: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT
+
+
 class LimitInfo(BoundsShown, frozen=True, kw_only=True):
-    """A limit by rule."""
+    """A limit."""
 
     id: str
+    kind: LimitKind
+    """`rule`; the limits of a `key`, a `project` or an `organization` are changed with `/key/update` or
+    `/account/update`"""
     name: str
     scope_id: str | None
     """id of a key or an account; null: all requests"""
@@ -109,14 +125,17 @@ class LimitInfo(BoundsShown, frozen=True, kw_only=True):
     required: bool
     quotas: dict[str, int]
     alert_only: bool
+    prepaid: bool
+    """spending is limited to the top-ups of the key or account"""
     fallback_model: str | None
     created_at: str
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """All limits, oldest first."""
+    """The limits by rule, oldest first; then those of accounts and keys."""
 
     limits: list[LimitInfo]
+    total_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +145,7 @@ class LimitsApi:
     rules: RuleStore
     keys: KeyStore
     accounts: AccountStore
+    limits: LimitList
     values: DimensionValues
     operations: AuditedOperations
     threads: BoundedExecutor
@@ -141,8 +161,8 @@ class LimitsApi:
         yield operation("/limit/update", "Change a limit.", self.update, ChangedLimit, LimitInfo)
         yield operation("/limit/delete", "Limit no new request by it.", self.delete, NamedLimit, LimitInfo)
         yield Endpoint(
-            method="GET", path="/limit/list", summary="All limits by rule, oldest first.", serve=self.listed,
-            answers={200: Limits}, role=OperatorRole.READ,
+            method="GET", path="/limit/list", summary="All limits by rule, or all limits.", serve=self.listed,
+            query=LimitsQuery, answers={200: Limits}, role=OperatorRole.READ,
         )  # fmt: skip
 
     async def new(self, call: ApiCall) -> ApiReply:
@@ -172,7 +192,7 @@ class LimitsApi:
 
         noted = {**msgspec.to_builtins(body), "only": dict.fromkeys(only, "…")}
         rule = await self.operations.run(call, "limit.create", body.name, noted, work)
-        return ApiReply((await self._shown([rule]))[0])
+        return ApiReply((await self._shown([ListedLimit.of_rule(rule)]))[0])
 
     async def update(self, call: ApiCall) -> ApiReply:
         """Change a limit. Raises ApiError, OSError."""
@@ -186,17 +206,28 @@ class LimitsApi:
         done = await self.operations.run(
             call, "limit.update", body.limit, body, lambda _act: self.rules.update(body.limit, **fields)
         )
-        return ApiReply((await self._shown([done]))[0])
+        return ApiReply((await self._shown([ListedLimit.of_rule(done)]))[0])
 
     async def delete(self, call: ApiCall) -> ApiReply:
         """Delete a limit: it no longer applies to new requests. Raises ApiError, OSError."""
         named: str = call.body.limit
         done = await self.operations.run(call, "limit.delete", named, call.body, lambda _act: self.rules.delete(named))
-        return ApiReply((await self._shown([done]))[0])
+        return ApiReply((await self._shown([ListedLimit.of_rule(done)]))[0])
 
-    async def listed(self, _call: ApiCall) -> ApiReply:
-        """All limits. Raises OSError."""
-        return ApiReply(Limits(limits=await self._shown(await self.threads.run(self.rules.every))))
+    async def listed(self, call: ApiCall) -> ApiReply:
+        """The limits of the query. Raises ApiError, OSError."""
+        query: LimitsQuery = call.query
+        if query.key is not UNSET:
+            named = query.key
+            found = await self.operations.call_store(lambda: self.limits.of_key(self.keys.one(named)))
+            total = len(found)
+        elif query.all:
+            first = (query.page - 1) * query.size
+            found, total = await self.threads.run(self.limits.page, first, query.size)
+        else:
+            found = await self.threads.run(self.limits.of_rules)
+            total = len(found)
+        return ApiReply(Limits(limits=await self._shown(found), total_count=total))
 
     def _value_ids(self, values: Mapping[str, str], project_id: str | None) -> dict[str, str]:
         if values and project_id is None:
@@ -207,14 +238,14 @@ class LimitsApi:
         }
         return self.values.ids_of(project_id or "", stored)
 
-    async def _shown(self, rules: Iterable[LimitRule]) -> list[LimitInfo]:
-        every = list(rules)
-        ids = {value_id for rule in every for value_id in rule.values.values()}
+    async def _shown(self, found: Sequence[ListedLimit]) -> list[LimitInfo]:
+        ids = {value_id for one in found for value_id in one.rule.values.values()}
         names = await self.threads.run(self.values.names, ids) if ids else {}
         return [
             LimitInfo(
                 **bounds_shown(rule.limits),
                 id=rule.rule_id,
+                kind=kind,
                 name=rule.name,
                 scope_id=rule.scope_id,
                 models=list(rule.models),
@@ -224,10 +255,11 @@ class LimitsApi:
                 required=rule.required,
                 quotas={measure.value: most for measure, most in rule.limits.quotas.items()},
                 alert_only=rule.limits.alert_only,
+                prepaid=rule.limits.prepaid,
                 fallback_model=rule.fallback_model,
                 created_at=iso_utc(rule.created_at),
             )
-            for rule in every
+            for kind, _, rule in found
         ]
 
 

@@ -26,6 +26,9 @@ from proxy.ledger.run_caps import RunOfKey
 from proxy.storage.executor import BoundedExecutor
 
 WAIT_S = 1.0
+# A process that was stopped wakes up after its deadlines. Its sleep uses up one of these parts at most, so that an
+# answer that is on its way still counts.
+WAIT_PARTS = 4
 # After a failure or a timeout.
 PAUSE_S = 5.0
 KEPT_S = 300.0
@@ -197,7 +200,9 @@ class DimensionIds:
             batch.wanted.setdefault(one, {})[sender] = None
         if self._running is None:
             self._ask()
-        await asyncio.wait([batch.answered], timeout=WAIT_S)
+        for _ in range(WAIT_PARTS):
+            if not batch.answered.done():
+                await asyncio.wait([batch.answered], timeout=WAIT_S / WAIT_PARTS)
         if not batch.answered.done():
             self._is_late = self._running is not None
         return batch.ids

@@ -11,7 +11,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, literal, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, literal, or_, select, tuple_, update
 
 from proxy.billing.byok import checked_terms
 from proxy.billing.dimensions import KeyDimensions
@@ -159,6 +159,16 @@ class KeyStore:
                 return
             created_at = literal(rows[-1].created_at, _COLUMNS.created_at.type)
             after = tuple_(created_at, literal(rows[-1].key_id, _COLUMNS.key_id.type))
+
+    def limited(self, first: int, size: int) -> tuple[list[ApiKey], int]:
+        """At most `size` of the keys with limits of their own that are not revoked, newest first, from number `first`
+        (0: the newest); and their total number."""
+        wanted = _COLUMNS.limits.is_not(None), _COLUMNS.revoked_at.is_(None)
+        newest = _COLUMNS.created_at.desc(), _COLUMNS.key_id.desc()
+        with reading(self._engine) as connection:
+            total = connection.execute(select(func.count()).select_from(api_keys).where(*wanted)).scalar_one()
+            rows = connection.execute(select(api_keys).where(*wanted).order_by(*newest).limit(size).offset(first)).all()
+        return [_key_of(row) for row in rows], total
 
     def one(self, key_id_or_alias: str) -> ApiKey:
         """The key with this id, or else the live one with this alias."""

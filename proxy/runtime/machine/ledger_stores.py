@@ -22,6 +22,7 @@ from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.grants.store import GrantStore
+from proxy.ledger.limit_list import LimitList
 from proxy.ledger.limit_rules import RuleStore
 from proxy.ledger.schema.migrate import OutdatedLedgerError, require_current
 from proxy.ledger.schema.partitions import make_partitions
@@ -56,6 +57,7 @@ class LedgerStores:
         self.keys = KeyStore(self.engine, clock=time.time)
         self.accounts = AccountStore(self.engine, clock=time.time)
         self.rules = RuleStore(self.engine, clock=time.time)
+        self.limits = LimitList(self.rules, self.keys, self.accounts)
         self.audit_log = AuditLog(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
         self.grants = GrantStore(self.engine, self.ledger, clock=time.time)

@@ -142,7 +142,7 @@ class Console:
             store.grants, store.keys, store.accounts, operations, self._threads, unix_time=time.time
         ).endpoints()
         yield from LimitsApi(
-            store.rules, store.keys, store.accounts, values, operations, self._threads,
+            store.rules, store.keys, store.accounts, store.limits, values, operations, self._threads,
             pepper=store.end_user_pepper(),
         ).endpoints()  # fmt: skip
         yield from ErasureApi(

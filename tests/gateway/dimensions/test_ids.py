@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +171,19 @@ async def test_a_ledger_that_does_not_answer_costs_a_second_once(monkeypatch: py
         values.go.set()
         await running.answered
         assert await at.of("a", "b") == ["v_1", "v_2"]
+
+
+async def test_a_process_that_was_stopped_takes_no_known_user_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is past when it wakes up, and the answer is on its way."""
+    monkeypatch.setattr(ids_module, "WAIT_S", 0.4)
+    values = Values()
+    async with site(values) as at, asyncio.TaskGroup() as tasks:
+        values.go.clear()
+        asked = tasks.create_task(at.of("a"))
+        await asyncio.to_thread(values.entered.wait, 30)
+        time.sleep(0.5)
+        asyncio.get_running_loop().call_later(0.01, values.go.set)
+        assert await asked == ["v_0"]
 
 
 async def test_after_a_failure_no_request_waits_for_a_while() -> None:
