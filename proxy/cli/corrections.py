@@ -54,6 +54,12 @@ _MONEY = {
 
 
 def add_commands(commands: Any) -> None:
+    _add_adjust(commands)
+    _add_rerate(commands)
+    _add_simulate(commands)
+
+
+def _add_adjust(commands: Any) -> None:
     adjust = with_config(
         commands,
         "adjust",
@@ -73,6 +79,8 @@ def add_commands(commands: Any) -> None:
     adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")
     add_yes(adjust)
 
+
+def _add_rerate(commands: Any) -> None:
     rerate = with_config(
         commands, "rerate", "recalculate past exchanges of a model at other prices", _rerate, action="rerate", quiet=""
     )
@@ -98,6 +106,8 @@ def add_commands(commands: Any) -> None:
     rerate.add_argument("--dry-run", action="store_true", help="print the totals without writing anything")
     rerate.add_argument("--verbose", action="store_true", help="also print the totals of each key")
 
+
+def _add_simulate(commands: Any) -> None:
     simulate = with_config(
         commands,
         "simulate",

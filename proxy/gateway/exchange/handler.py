@@ -210,8 +210,7 @@ class ProxyHandler:
         opener = self._opener
         route = opener.find_route(facts.model, key, dialect)
         if credential is not None:
-            if facts.in_background:
-                raise errors.byok_unsupported("background", param="background")
+            _refuse_background(facts)
         elif facts.continues is not None or files:  # else the provider checks them against the client's own account
             route = await opener.pin_provider(route, facts.continues, files, key)
         sent = self._ports.dimensions.sent(key, request.headers, dialect.name, document)
@@ -258,6 +257,13 @@ class ProxyHandler:
             return await read_body(request, bytes_max=self._limits.body_bytes_max, grew=upload.grew)
         except (web.RequestPayloadError, ConnectionError):
             raise errors.bad_request("The request body is incomplete.", code="incomplete_body") from None
+
+
+def _refuse_background(facts: RequestFacts) -> None:
+    """Raises ApiError if the provider would generate the answer in the background: the client's own credential is not
+    kept until it is asked for."""
+    if facts.in_background:
+        raise errors.byok_unsupported("background", param="background")
 
 
 def _is_here(request: web.BaseRequest) -> bool:

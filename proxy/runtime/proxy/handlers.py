@@ -111,11 +111,9 @@ def make_handlers(
         uploads=uploads, limits=limits, sessions_max=settings.exchanges_max,
         accepting=accepting,
     )  # fmt: skip
-    resuming = None
-    if tapes is not None:
-        resuming = ResumeHandler(
-            keys=keyring, tapes=tapes, others=others, stall_s=settings.write_stall_s, accepting=accepting
-        )
+    resuming = None if tapes is None else ResumeHandler(
+        keys=keyring, tapes=tapes, others=others, stall_s=settings.write_stall_s, accepting=accepting
+    )  # fmt: skip
     responses = ResponsesHandler(
         keys=keyring, owners=admission.owners, providers=providers, client=upstream, accepting=accepting,
         background=background, unix_time=time.time, resuming=resuming,

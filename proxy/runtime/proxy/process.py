@@ -163,9 +163,7 @@ class Proxy:
         await handlers.resumption.resume(resources.recovered, settling.outbox)
         await handlers.batches.reserve()
         await resources.admission.start(tasks, journal)
-        handlers.batches.start(tasks)
-        handlers.later_usage.start(tasks)
-        stops.push_async_callback(handlers.batches.close)
+        _start_work_without_clients(handlers, tasks, stops)
         _start_maintenance(resources, tasks, is_first=is_first)
         _follow_prices(resources, tasks, reloader, upstream, folder if is_first else None)
         if is_first:
@@ -407,6 +405,12 @@ def _add_gauges(metrics: Metrics, handlers: Handlers, journal: Journal) -> None:
         oldest_age_s=lambda: journal.oldest_age_s(time.time()),
         unwritten=lambda: journal.unwritten_count,
     )
+
+
+def _start_work_without_clients(handlers: Handlers, tasks: Tasks, stops: AsyncExitStack) -> None:
+    handlers.batches.start(tasks)
+    handlers.later_usage.start(tasks)
+    stops.push_async_callback(handlers.batches.close)
 
 
 def _start_maintenance(resources: Resources, tasks: Tasks, *, is_first: bool) -> None:
