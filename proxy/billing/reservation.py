@@ -86,6 +86,8 @@ class Denied(msgspec.Struct, frozen=True, gc=False):
     """the amount that the counter has in its window, if that is the reason; None: unknown, or another reason"""
     reserved: int = 0
     """reservations of the counter, if `spent` is known"""
+    next_grant_at: float | None = None
+    """Unix seconds at which the next grant of a prepaid key or account begins; None: none is planned, or unknown"""
 
 
 class Unseeded(msgspec.Struct, frozen=True, gc=False):

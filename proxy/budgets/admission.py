@@ -28,8 +28,10 @@ from proxy.billing.limits import (
     ResolvedLimits,
     Scope,
     amounts_at,
+    credit_counter_id,
     measured,
     resolve_limits,
+    scope_of,
 )
 from proxy.billing.reservation import NO_AMOUNTS, DenialReason, Denied, Granted, LimitLevel, Reservation, Unseeded
 from proxy.budgets.observers import AdmissionObserver
@@ -134,15 +136,18 @@ class Admission:
         on_store_outage: OnStoreOutage,
         allowance_nusd: int,
         observer: AdmissionObserver,
+        next_grant: Callable[[str], Awaitable[float | None]] | None = None,
     ) -> None:
         """`seed`: writes the ledger's spend of these counters to the store. `settled`: filters the exchanges whose
         entries are in all spend totals, current and future. `tidy`: releases reservations of such. All raise OSError.
         `on_store_outage`: the policy of keys with a budget and no policy of their own. `allowance_nusd`: the most that
-        all keys together may reserve and spend on this node during one outage of the store."""
+        all keys together may reserve and spend on this node during one outage of the store. `next_grant`: see
+        `NextGrants.begin`."""
         self._store = store
         self._seed = seed
         self._settled = settled
         self._tidy = tidy
+        self._next_grant = next_grant
         self._on_store_outage = on_store_outage
         self._allowance = OutageAllowance(allowance_nusd)
         self._observer = observer
@@ -208,7 +213,10 @@ class Admission:
             verdict = self._without_store(key, reserved, allowed_nusd, spends=resolved.spends)
         if isinstance(verdict, Denied):
             self._observer.denied(verdict.why)
-            return verdict
+            scope_id = scope_of(verdict.counter_id)
+            if self._next_grant is None or verdict.counter_id != credit_counter_id(scope_id):
+                return verdict
+            return structs.replace(verdict, next_grant_at=await self._next_grant(scope_id))
         reservation = self._open[exchange_id] = OpenReservation(self, reserved, verdict.levels, spends=resolved.spends)
         reservation.allowed_nusd = allowed_nusd
         return reservation

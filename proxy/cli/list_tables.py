@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+from proxy.foundation.times import iso_utc
 from proxy.reports.dimensions import ShownDimension
 from proxy.reports.tables import Column, Table
 
@@ -19,7 +21,7 @@ def _field(name: str) -> Callable[[Row], str]:
 
 
 def _moment(name: str, chars: int = 16) -> Callable[[Row], str]:
-    return lambda row: "–" if row.get(name) is None else row[name][:chars].replace("T", " ")
+    return lambda row: "–" if row.get(name) is None else _minute(row[name])[:chars]
 
 
 def _limit(name: str) -> Callable[[Row], str]:
@@ -57,6 +59,23 @@ def _budget_notes(row: Row) -> str:
     limits, raised = row["limits"], row["limits"].get("raised")
     notes = [name.replace("_", " ") for name in ("prepaid", "alert_only") if limits.get(name)]
     return ", ".join([*notes, *([f"+{raised['usd']} until {raised['until'][:10]}"] if raised else [])])
+
+
+def _grant_state(row: Row) -> str:
+    """`planned from 2026-12-01 00:00`, `usable until 2027-01-01 00:00`, `used up`, `revoked 2026-12-24 17:30`."""
+    now = iso_utc(time.time())
+    ends = min(filter(None, (row["expires_at"], row["revoked_at"])), default=None)
+    if ends is not None and ends <= now:
+        return f"{'revoked' if row['revoked_at'] == ends else 'expired'} {_minute(ends)}"
+    if row["begins_at"] > now:
+        return f"planned from {_minute(row['begins_at'])}"
+    if row["granted_usd"] != "0" and row["left_usd"] == "0":
+        return "used up"
+    return "usable, without an end" if ends is None else f"usable until {_minute(ends)}"
+
+
+def _minute(moment: str) -> str:
+    return moment[:16].replace("T", " ")
 
 
 def _quotas(row: Row) -> str:
@@ -143,21 +162,22 @@ RULES = Table(
 )
 GRANTS = Table(
     {
-        "name": Column("NAME", 18, _field("name")),
-        "scope": Column("OF", 20, _field("scope_name")),
+        "name": Column("NAME", 16, _field("name")),
+        "scope": Column("OF", 14, _field("scope_name")),
+        "state": Column("STATE (UTC)", 29, _grant_state),
         "grant_id": Column("ID", 28, _field("grant_id")),
         "usd": Column("USD", 10, _field("usd"), right=True),
         "left": Column("LEFT USD", 12, _field("left_usd"), right=True),
         "burned": Column("USED USD", 12, _field("burned_usd"), right=True),
         "expired": Column("EXPIRED USD", 12, _field("expired_usd"), right=True),
-        "begins": Column("BEGINS", 10, _moment("begins_at", 10)),
-        "expires": Column("EXPIRES", 10, _moment("expires_at", 10)),
+        "begins": Column("BEGINS (UTC)", 16, _moment("begins_at")),
+        "expires": Column("EXPIRES (UTC)", 16, _moment("expires_at")),
         "recurs": Column("RECURS", 14, _field("recurs")),
         "zone": Column("TIME ZONE", 16, _field("time_zone")),
         "priority": Column("PRIORITY", 8, _field("priority"), right=True),
     },
-    ("name", "scope", "grant_id", "usd", "left", "expires", "recurs"),
-    left_out=("recurs", "grant_id", "usd"),
+    ("name", "scope", "state", "usd", "left", "recurs", "grant_id"),
+    left_out=("grant_id", "recurs", "usd"),
 )
 PERIODS = Table(
     {

@@ -162,6 +162,22 @@ async def test_it_holds_and_lets_go(plant: Plant) -> None:
     assert plant.seen == AdmissionRecorder(denials=["money"])
 
 
+async def test_a_refusal_of_credit_says_when_the_next_grant_begins(plant: Plant) -> None:
+    asked: list[str] = []
+
+    async def next_grant(scope_id: str) -> float:
+        asked.append(scope_id)
+        return NOW + 60
+
+    plant.admission._next_grant = next_grant
+    prepaid = Scope(KEY.key_id, Limits(prepaid=True), BUDGET.created_at)
+    refused = await plant.admit("x1", 600, scope=prepaid)
+    assert isinstance(refused, Denied)
+    assert (refused.next_grant_at, asked) == (NOW + 60, [KEY.key_id])
+    await plant.denied("x2", 10**12)
+    assert asked == [KEY.key_id], "a budget has no grants"
+
+
 async def test_what_is_not_limited_asks_nobody(plant: Plant) -> None:
     plant.store.away = True
     found = await plant.admission.admit(KEY, (), "x1", nusd=10**12, tokens=10**9)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from proxy.cli.list_tables import GRANTS
 from tests.cli.commands import Commands, on_a_terminal
 
 pytestmark = pytest.mark.io
@@ -35,6 +38,18 @@ def test_a_grant_is_added_once_shown_and_revoked(run: Commands, monkeypatch: pyt
     header, row = run.out.splitlines()
     assert (header.split()[0], row.split()[0]) == ("NAME", "monthly")
     assert max(map(len, (header, row))) <= 80
+    (open_ended,) = run("grants", "add", "gift", "--key", "anna", "--usd", "1", "--json")
+    run("grants", "list", "--key", "anna", "--all", "--wide")
+    (state,) = (title.start() for title in re.finditer(r"STATE \(UTC\)", run.out))
+    assert [line[state:].split("  ")[0] for line in (row, *run.out.splitlines()[1:])] == [
+        f"planned from {later['begins_at'][:16].replace('T', ' ')}",
+        f"revoked {ended['revoked_at'][:16].replace('T', ' ')}",
+        "usable, without an end",
+    ]
+    shown = {**open_ended, "expires_at": "2999-01-01T00:00:00Z"}
+    assert GRANTS.columns["state"].cell(shown) == "usable until 2999-01-01 00:00"
+    assert GRANTS.columns["state"].cell({**shown, "left_usd": "0"}) == "used up"
+    assert GRANTS.columns["state"].cell({**shown, "expires_at": "2026-01-01T00:00:00Z"}) == "expired 2026-01-01 00:00"
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,9 @@ def _amounts(denial: _Denial, left: int | None) -> str:
 def _reset(denial: _Denial) -> str:
     assert denial.scope is not None
     if denial.prepaid:
-        return "Prepaid credit does not reset; it can be topped up."
+        next_at = denial.denied.next_grant_at
+        grant = "" if next_at is None else f" The next grant of credit begins at {iso_utc(ceil(next_at))[:19]}Z."
+        return f"Prepaid credit does not reset; it can be topped up.{grant}"
     return _resets("budget", denial.scope.limits.window_end(denial.scope.created_at, denial.at))
 
 

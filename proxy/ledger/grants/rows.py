@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, insert, select, update
 
 from proxy.billing.grants import Grant, GrantState, MoveKind, upcoming
 from proxy.billing.money import Nusd
 from proxy.ledger.schema.tables import grant_moves, grants
+from proxy.storage.database import reading
 
 _GRANTS = grants.c
 _SAME = tuple(name for name in Grant.__struct_fields__ if name in _GRANTS)
@@ -77,6 +78,18 @@ def insert_moves(connection: Connection, moves: Sequence[Move]) -> None:
         of_grant[one.kind] += one.nusd
         of_grant["entries"] += one.kind is not MoveKind.BURNED
     connection.execute(_ADD, [{"of": grant_id, **sums[grant_id]} for grant_id in sorted(sums)])
+
+
+def next_begin(engine: Engine, scope_id: str, after: float) -> float | None:
+    """When the next grant of a key or an account begins; Unix seconds. None: no grant is planned after `after`. Raises
+    LedgerUnavailable."""
+    open_ones = (_GRANTS.scope_id == scope_id, _GRANTS.revoked_at.is_(None))
+    with reading(engine) as connection:
+        times = [
+            connection.execute(select(func.min(column)).where(*open_ones, column > after)).scalar()
+            for column in (_GRANTS.begins_at, _GRANTS.next_at)
+        ]
+    return min((one for one in times if one is not None), default=None)
 
 
 def series_with_upcoming(states: Iterable[GrantState], until: float) -> Iterator[GrantState]:

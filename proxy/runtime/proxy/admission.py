@@ -31,6 +31,7 @@ from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.low_balance import LowBalances
+from proxy.budgets.next_grants import NextGrants
 from proxy.budgets.observers import AdmissionObserver, FollowerObserver, ThresholdObserver
 from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore
@@ -159,6 +160,7 @@ class AdmissionService:
             self.store, closed, seed=follower.seed, settled=follower.counted, tidy=partial(follower.tidy, 0.0),
             on_store_outage=settings.budgets.on_store_outage,
             allowance_nusd=settings.budgets.outage_allowance_nusd, observer=observer,
+            next_grant=NextGrants(engine, in_thread).begin,
         )  # fmt: skip
         self.claims = Claims(
             claims, pepper=pepper,

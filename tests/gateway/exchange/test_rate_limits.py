@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from proxy.billing.limits import LimitCounter, Limits, Scope
 from proxy.billing.reservation import DenialReason, Denied, LimitLevel
@@ -124,6 +125,11 @@ WANTED = RequestedAmounts(USD // 100, 4108, prompt_tokens=12, completion_tokens=
             over("key_a/credit", 0), [scope(prepaid=True)], WANTED,
             ("You exceeded your current quota: the prepaid credit of this key is exhausted (0 USD left)."
             " Prepaid credit does not reset; it can be topped up."),
+        ),
+        (
+            structs.replace(over("key_a/credit", 0), next_grant_at=1_800_000_000.5), [scope(prepaid=True)], WANTED,
+            ("You exceeded your current quota: the prepaid credit of this key is exhausted (0 USD left). Prepaid credit"
+            " does not reset; it can be topped up. The next grant of credit begins at 2027-01-15T08:00:01Z."),
         ),
         (
             over("key_a", 0), [scope(budget_nusd=USD)],
