@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from proxy.ledger.accounts.owners import Owner, owners_of
 from proxy.reports.dimensions import DimensionFilter, ShownDimension, ValueReader
-from proxy.reports.exchanges import ExchangeFilter, SettledExchange, read_exchange, read_exchanges
+from proxy.reports.exchange_search import ExchangeFilter, read_exchanges
+from proxy.reports.exchanges import SettledExchange, read_exchange
 from proxy.reports.usage import UsageFilter, UsageTotals, read_usage
 from proxy.storage.executor import BoundedExecutor
 
@@ -31,8 +33,13 @@ class LedgerReports:
     async def listed(
         self, wanted: ExchangeFilter, limit: int
     ) -> tuple[list[SettledExchange], tuple[float, str] | None]:
-        """A page of settled exchanges, newest first, and the cursor of the next page."""
+        """A page of settled exchanges, and the cursor of the next page."""
         return await self.threads.run(read_exchanges, self.engine, wanted, limit)
+
+    async def owners(self, key_ids: Iterable[str]) -> Mapping[str, Owner]:
+        """Key id → its project and organization."""
+        ids = set(key_ids)
+        return await self.threads.run(owners_of, self.engine, ids) if ids else {}
 
     async def usage(self, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
         """Usage by time bucket and group; see `read_usage`."""

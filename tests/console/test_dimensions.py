@@ -10,7 +10,7 @@ import pytest
 from proxy.billing.dimensions import OVERFLOW
 from proxy.ledger.dimensions.sums import add_up
 from proxy.ledger.dimensions.values import DimensionValues
-from proxy.reports import exchanges
+from proxy.reports import exchange_search
 from proxy.reports.buckets import DAY_S
 from tests.console.entries import TODAY, YESTERDAY, entry
 from tests.console.stand import Stand
@@ -101,7 +101,7 @@ def test_exchanges_are_filtered_by_dimensions(
     stand: Stand, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch, scanned_max: int
 ) -> None:
     """Also where a page may look at one exchange only."""
-    monkeypatch.setattr(exchanges, "SCANNED_MAX", scanned_max)
+    monkeypatch.setattr(exchange_search, "PAIRS_MAX", scanned_max)
     assert listed(stand, "end_user=alice") == listed(stand, "run=42&limit=1") == [2, 0]
     assert listed(stand, f"end_user={ids['alice']}&run=42&key_id=key-1&model=tera-large&outcome=served") == [2, 0]
     assert listed(stand, "tag=team%3Dred&end_user=bob") == [1]

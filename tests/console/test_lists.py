@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.billing.limits import Limits
 from proxy.billing.reservation import CounterState
@@ -74,3 +76,27 @@ def test_accounts_are_found_by_text_and_in_order(stand: Stand) -> None:
     assert (acme["spend_usd"], acme["credit_usd"], acme["max_budget_usd"]) == ("0", "0", None)
     page = stand.get("/account/list?size=2&page=2")
     assert (page["total_count"], page["total_pages"], len(page["accounts"])) == (6, 3, 2)
+
+
+def test_exchanges_are_found_by_what_people_have(stand: Stand) -> None:
+    secret = stand.key("key-1")
+    stand.key("key-2")
+    unpriced = replace(entry(2, key="key-2"), charge_nusd=None, provider_response_id="chatcmpl-2")
+    settle(stand.engine, entry(1), unpriced, entry(3), node=None)
+
+    def found(query: str, **more: Any) -> list[int]:
+        return [int(one["id"][-4:], 16) for one in stand.get(f"/v1/exchanges?{query}", **more)["data"]]
+
+    assert found("q=chatcmpl-2") == [2]
+    assert found("q=chatcmpl-2", key=secret) == []
+    assert found("q=TERA-L", key=secret) == [3, 1]
+    assert found("project_id=proj_default&organization_id=org_default&provider=tera&sort=charge") == [3, 1, 2]
+    first = stand.get("/v1/exchanges?sort=charge&limit=2")
+    second = stand.get(f"/v1/exchanges?sort=charge&limit=2&after={first['next_after']}")
+    assert [len(first["data"]), len(second["data"]), second["has_more"]] == [2, 1, False]
+    priced, (line,) = first["data"][0], second["data"]
+    assert (line["charge_usd"], line["margin_usd"], line["batch_id"], line["is_batch"]) == (None, None, None, False)
+    assert Decimal(priced["margin_usd"]) == Decimal(priced["charge_usd"]) - Decimal(priced["cost_usd"])
+    assert (priced["project"], priced["organization"]) == ("default", "default")
+    (own, _) = stand.get("/v1/exchanges", key=secret)["data"]
+    assert {"margin_usd", "cost_usd"}.isdisjoint(own)

@@ -16,9 +16,10 @@ from proxy.billing.correction import corrected, exchange_totals
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.settling.store import Arrival
-from proxy.reports import exchanges
+from proxy.reports import exchange_search
 from proxy.reports.buckets import DAY_S
-from proxy.reports.exchanges import read_exchange, read_exchanges
+from proxy.reports.exchange_search import ExchangeOrder, read_exchanges
+from proxy.reports.exchanges import read_exchange
 from proxy.reports.totals import read_paid
 from proxy.reports.usage import UsageFilter, id_from, read_usage
 from proxy.storage.database import reading
@@ -151,7 +152,7 @@ def pages(engine: Engine, limit: int = 2, **wanted: Any) -> list[int]:
     numbers = {entry.exchange_id: number for number, entry in enumerate(ENTRIES)}
     after, listed = None, list[int]()
     while True:
-        found, after = read_exchanges(engine, exchanges.ExchangeFilter(after=after, **wanted), limit)
+        found, after = read_exchanges(engine, exchange_search.ExchangeFilter(after=after, **wanted), limit)
         listed += [numbers[one.terminal.exchange_id] for one in found]
         assert len(found) <= limit
         if after is None:
@@ -163,7 +164,7 @@ def test_a_list_has_every_exchange_once_newest_first(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, scanned_max: int
 ) -> None:
     """Also where a page may look at no more than two entries."""
-    monkeypatch.setattr(exchanges, "SCANNED_MAX", scanned_max)
+    monkeypatch.setattr(exchange_search, "SCANNED_MAX", scanned_max)
     settle(engine, *ENTRIES[:4], replace(ENTRIES[4], outcome="crashed", usage_source="estimated"))
     assert pages(engine) == [4, 3, 2, 1, 0]
     assert pages(engine, limit=1, key_id="key-1") == [4, 2, 1, 0]
@@ -207,9 +208,10 @@ def test_nothing_is_asked_of_the_whole_ledger(tmp_path: Path) -> None:
     read_exchange(engine, "x")
     for only in (
         {}, {"key_id": "k"}, {"model": "m"}, {"since": 5.0, "outcome": "served", "after": (9.0, "x")},
-        {"dimensions": {"run": {"v_r"}}, "after": (9.0, "x")},
+        {"dimensions": {"run": {"v_r"}}, "after": (9.0, "x")}, {"text": "chatcmpl-1"}, {"text": "01aa5a92-5f2f"},
+        {"batch_id": "batch_1"}, {"project_id": "p", "provider": "x"}, {"order": ExchangeOrder.CHARGE},
     ):  # fmt: skip
-        read_exchanges(engine, exchanges.ExchangeFilter(**only), 9)  # type: ignore[arg-type]
+        read_exchanges(engine, exchange_search.ExchangeFilter(**only), 9)  # type: ignore[arg-type]
     event.remove(engine, "before_cursor_execute", note)
     with reading(engine) as connection:
         plans = {
@@ -219,11 +221,21 @@ def test_nothing_is_asked_of_the_whole_ledger(tmp_path: Path) -> None:
             for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
         }
     engine.dispose()
-    for index in ("ix_ledger_entries_others", "ix_ledger_entries_unknown_amount"):
+    of_responses = "ix_ledger_entries_provider_response_id"
+    for index in ("ix_ledger_entries_others", "ix_ledger_entries_unknown_amount", of_responses):
         assert any(index in plan for plan in plans)
     # Without a filter the newest come from the end of the primary key, as many as a page looks at.
     newest = "SCAN ledger_entries USING INDEX sqlite_autoindex_ledger_entries_1"
-    few_rows = "ledger_clock", "account_clock", "dimension_clock", "CONSTANT ROW", "exchange", "by_value", "anon"
+    few_rows = (
+        "ledger_clock",
+        "account_clock",
+        "dimension_clock",
+        "CONSTANT ROW",
+        "examined",
+        "exchange",
+        "by_value",
+        "anon",
+    )
     few = (newest, *(f"SCAN {name}" for name in few_rows))
     assert [plan for plan in plans if plan.startswith("SCAN") and not plan.startswith(few)] == []
     # Not all exchanges of a dimension.

@@ -24,7 +24,7 @@ from proxy.ledger.settling.store import Arrival
 from proxy.reports.buckets import DAY_S, Buckets
 from proxy.reports.dimensions import DimensionFilter, of_exchanges, stored_dimensions
 from proxy.reports.entry_reader import EntryFilter, EntryReader, count_entries
-from proxy.reports.exchanges import ExchangeFilter, read_exchanges
+from proxy.reports.exchange_search import ExchangeFilter, read_exchanges
 from proxy.reports.usage import UsageFilter, id_from, read_usage
 from tests.ledger.entries import a_store, an_entry, emptied
 from tests.support.examples import examples

@@ -18,7 +18,7 @@ from msgspec import UNSET
 from proxy.billing.correction import exchange_totals
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import COUNTS, LedgerEntry, usage_of
-from proxy.billing.money import PARTS_PER_NUSD, usd_text
+from proxy.billing.money import PARTS_PER_NUSD, Nusd, usd_text
 from proxy.billing.pricing.prices import Addend
 from proxy.console.api.dimensions import dimensions_shown, wanted_values
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
@@ -38,8 +38,10 @@ from proxy.console.api.schemas.exchanges import (
 from proxy.console.ledger_reports import LedgerReports
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
+from proxy.ledger.accounts.owners import Owner
 from proxy.reports.dimensions import ShownDimension
-from proxy.reports.exchanges import ExchangeFilter, SettledExchange
+from proxy.reports.exchange_search import ExchangeFilter, ExchangeOrder
+from proxy.reports.exchanges import SettledExchange
 from proxy.reports.explain import addends_of, item_json, per_text, price_changes, sum_text
 from proxy.reports.table_text import why
 
@@ -47,6 +49,8 @@ from proxy.reports.table_text import why
 SETTLED_SOON_S = 1
 
 _EXACT = Decimal("1e-15")
+# A cursor has whole numbers.
+_SCALES = {ExchangeOrder.STARTED: 1e6}
 _CURSOR = re.compile(r"([0-9]{1,17})\.([0-9a-f-]{36})", re.ASCII)
 
 
@@ -59,7 +63,7 @@ class ExchangesApi:
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
         yield Endpoint(
-            method="GET", path="/v1/exchanges", summary="Settled exchanges, newest first.",
+            method="GET", path="/v1/exchanges", summary="Settled exchanges: search, filters and order.",
             serve=self.listed, query=ListQuery, answers={200: ExchangePage},
         )  # fmt: skip
         yield self.one_endpoint
@@ -79,21 +83,29 @@ class ExchangesApi:
         key_id = _optional(query.key_id)
         if own is not None and key_id not in (None, own):
             return ApiReply(ExchangePage(listed=[], has_more=False, next_after=None))
+        order = ExchangeOrder(query.sort)
         wanted = ExchangeFilter(
+            text=_optional(query.q),
             key_id=own or key_id,
+            project_id=_optional(query.project_id),
+            organization_id=_optional(query.organization_id),
+            provider=_optional(query.provider),
+            batch_id=_optional(query.batch_id),
             model=_optional(query.model),
             outcome=_optional(query.outcome),
             usage_source=_optional(query.usage_source),
             since=_optional(query.start_time),
             until=_optional(query.end_time),
             dimensions=await self._reports.value_ids(_values(query)),
-            after=_cursor(_optional(query.after)),
+            order=order,
+            after=_cursor(_optional(query.after), order),
         )
         found, last = await self._reports.listed(wanted, query.limit)
         operator = call.session.key is None
-        after = None if last is None else f"{round(last[0] * 1e6)}.{last[1]}"
-        shown = await self._shown(found)
-        lines = [_line(one, shown, operator=operator) for one in found]
+        scale = _SCALES.get(order, 1)
+        after = None if last is None else f"{round(last[0] * scale)}.{last[1]}"
+        shown, owners = await self._shown(found), await self._reports.owners(one.terminal.key_id for one in found)
+        lines = [_line(one, shown, owners.get(one.terminal.key_id), operator=operator) for one in found]
         return ApiReply(ExchangePage(listed=lines, has_more=last is not None, next_after=after))
 
     async def one(self, call: ApiCall) -> ApiReply:
@@ -122,27 +134,45 @@ def _optional(value: Any) -> Any:
     return None if value is UNSET else value
 
 
-def _cursor(after: str | None) -> tuple[float, str] | None:
+def _cursor(after: str | None, order: ExchangeOrder) -> tuple[float, str] | None:
     if after is None:
         return None
     match = _CURSOR.fullmatch(after)
     if match is None or int(match[1]) > 253_402_214_400_000_000:
         raise invalid("'after': not a cursor of this list; use 'next_after' of the last page.", "after")
-    return int(match[1]) / 1e6, match[2]
+    value = int(match[1])
+    return (value / scale if (scale := _SCALES.get(order)) else value), match[2]
 
 
 def _money(entries: Iterable[LedgerEntry], name: str) -> str | None:
+    return _usd(_sum(entries, name))
+
+
+def _sum(entries: Iterable[LedgerEntry], name: str) -> Nusd | None:
+    """The sum of the known amounts; None: all are unknown."""
     known = [nusd for entry in entries if (nusd := getattr(entry, name)) is not None]
-    return usd_text(sum(known)) if known else None
+    return Nusd(sum(known)) if known else None
 
 
-def _line(found: SettledExchange, shown: Mapping[str, ShownDimension], *, operator: bool) -> ExchangeLine:
-    one = found.terminal
+def _usd(nusd: Nusd | None) -> str | None:
+    return None if nusd is None else usd_text(nusd)
+
+
+def _line(
+    found: SettledExchange, shown: Mapping[str, ShownDimension], owner: Owner | None, *, operator: bool
+) -> ExchangeLine:
+    one, details = found.terminal, EntryDetails.of(found.terminal.details)
     counts = _counts(found)
+    charge, cost = (_sum(found.entries, name) for name in ("charge_nusd", "cost_nusd"))
+    margin = None if charge is None or cost is None else Nusd(charge - cost)
     return ExchangeLine(
         id=one.exchange_id,
         key_id=one.key_id,
         key_alias=one.key_alias,
+        project_id=None if owner is None else owner.project_id,
+        project=None if owner is None else owner.project,
+        organization_id=None if owner is None else owner.organization_id,
+        organization=None if owner is None else owner.organization,
         provider=one.provider,
         model=one.model,
         endpoint=one.endpoint,
@@ -152,10 +182,13 @@ def _line(found: SettledExchange, shown: Mapping[str, ShownDimension], *, operat
         first_token_ms=one.first_token_ms,
         outcome=one.outcome,
         usage_source=_source(found),
+        batch_id=details.batch_id if isinstance(details.batch_id, str) else None,
+        is_batch=details.batch is not None,
         prompt_tokens=counts.get("prompt_tokens"),
         completion_tokens=counts.get("completion_tokens"),
-        charge_usd=_money(found.entries, "charge_nusd"),
-        cost_usd=_money(found.entries, "cost_nusd") if operator else UNSET,
+        charge_usd=_usd(charge),
+        cost_usd=_usd(cost) if operator else UNSET,
+        margin_usd=_usd(margin) if operator else UNSET,
         adjustments=len(found.entries) - 1,
         dimensions=dimensions_shown(found.dimensions, shown),
     )

@@ -28,7 +28,15 @@ OutcomeName = Literal[
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Filters, combined with AND. Times: Unix seconds of the start of an exchange."""
 
+    q: Name | UnsetType = UNSET
+    """the id of the exchange or its beginning (8 characters or more), the provider's id of the response
+    (`chatcmpl-…`) or of the batch, or a part of the key's alias or of the model's name, in any case"""
     key_id: Name | UnsetType = UNSET
+    project_id: Name | UnsetType = UNSET
+    organization_id: Name | UnsetType = UNSET
+    provider: Name | UnsetType = UNSET
+    batch_id: Name | UnsetType = UNSET
+    """the provider's id of a batch: the batch and its lines"""
     model: Name | UnsetType = UNSET
     outcome: OutcomeName | UnsetType = UNSET
     usage_source: Literal["reported", "estimated", "none"] | UnsetType = UNSET
@@ -40,6 +48,8 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_time: Time | UnsetType = UNSET
     end_time: Time | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT
+    sort: Literal["started", "charge", "duration", "output"] = "started"
+    """the highest value first; by a value, the 100,000 newest exchanges of the time span are ranked"""
     after: Annotated[str, Meta(pattern="^[0-9]{1,17}\\.[0-9a-f-]{36}$")] | UnsetType = UNSET
 
 
@@ -50,6 +60,10 @@ class ExchangeLine(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     key_id: str
     key_alias: str
+    project_id: str | None
+    project: str | None
+    organization_id: str | None
+    organization: str | None
     provider: str
     model: str
     endpoint: str
@@ -59,16 +73,24 @@ class ExchangeLine(msgspec.Struct, frozen=True, kw_only=True):
     first_token_ms: float | None
     outcome: str
     usage_source: str
+    batch_id: str | None
+    """the provider's id of the batch that it belongs to"""
+    is_batch: bool
+    """it is the batch itself, and not one of its lines"""
     prompt_tokens: int | None
     completion_tokens: int | None
     charge_usd: str | None
+    """null: the model has no price"""
     cost_usd: str | UnsetType | None = UNSET
+    """null: unknown"""
+    margin_usd: str | UnsetType | None = UNSET
+    """charge less cost; null if one of them is unknown"""
     adjustments: int
     dimensions: dict[str, DimensionValue]
 
 
 class ExchangePage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the list, newest first."""
+    """A page of the list."""
 
     object: Literal["list"] = "list"
     listed: list[ExchangeLine] = msgspec.field(name="data")
