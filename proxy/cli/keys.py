@@ -133,8 +133,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--dimension-source", choices=[*PRESETS, NONE, DEFAULT], action="append", metavar="PRESET", help=words, **unset
     )
     words = (
-        "clients of this key send their own provider credential, and are billed by these terms: nothing, a share of "
-        "the list price (5%%), or USD for each request (0.002); none: the operator's credential is used"
+        "clients of this key send their own provider credential, and are billed by these terms: free, a share of "
+        "the list price (5%%), or a fee for each request (0.002usd/request); none: the operator's credential is used"
     )
     parser.add_argument("--byok", type=byok_terms, metavar="TERMS", help=words, **unset)
     words = "a fixed dimension of all requests: end_user=alice, tag:team=red; repeatable"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from proxy.billing.byok import terms_text
 from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, THRESHOLD_MAX, Limits, Measure, Raise
@@ -109,7 +110,7 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags),
         **dimensions_json(key),
-        "byok": key.byok,
+        "byok": None if key.byok is None else terms_text(key.byok),
         **_times(key, "created_at", "expires_at", "revoked_at", "blocked_at", "old_until"),
     }
 

@@ -115,9 +115,9 @@ def dimension_value(text: str) -> tuple[str, str]:
 
 def byok_terms(text: str) -> str | None:
     """The terms of a key whose clients send their own provider credential; `none`: None."""
-    from proxy.billing.byok import checked_terms
+    from proxy.billing.byok import terms_of
 
-    return None if text == NONE else option_value(checked_terms, text)
+    return None if text == NONE else option_value(terms_of, text)
 
 
 def folder(text: str) -> Path:

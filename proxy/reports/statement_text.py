@@ -288,25 +288,32 @@ def _issued_json(issued: Issued | None) -> dict[str, Any]:
 
 
 def statement_csv(statement: Statement) -> str:
-    """The statement as CSV, without totals: closing balance = opening − charges + credits, summed by column."""
+    """The statement as CSV, without totals: closing balance = opening − charges + credits, summed by column. Each line
+    has the time zone of its day, and says whether the statement is final."""
     text = amounts(statement)
     names = [
         "line", "day", "model", "key", "exchange_id", "reason", "requests", *COUNTS, "charge_usd", "credit_usd",
         "estimated_requests", "estimated_usd", "unpriced_requests", "balance_usd",
+        "time_zone", "status",
     ]  # fmt: skip
+    basis = {
+        "time_zone": statement.month.time_zone or "UTC",
+        "status": "provisional" if statement.issued is None else "final",
+    }
     text_file = io.StringIO()
     table = csv.DictWriter(text_file, names, restval="", lineterminator="\r\n")
     table.writeheader()
     opening = {"day": statement.month.first, "reason": AS_BILLED, "balance_usd": text(statement.opening_nusd)}
-    table.writerow({"line": "opening", **opening})
-    table.writerows(_csv_line(line, text) for line in statement.lines)
+    table.writerow({"line": "opening", **opening, **basis})
+    table.writerows({**_csv_line(line, text), **basis} for line in statement.lines)
     bookings = [("adjustment", one, "charge_usd") for one in statement.adjustments]
     bookings += [("credit", one, "credit_usd") for one in statement.credits]
     table.writerows(
-        {**_csv_booking(kind, one, column, text), "day": statement.month.day_of(one.booked_at)}
+        {**_csv_booking(kind, one, column, text), "day": statement.month.day_of(one.booked_at), **basis}
         for kind, one, column in bookings
     )
-    table.writerow({"line": "closing", "day": statement.month.after, "balance_usd": text(statement.closing_nusd)})
+    closing = {"day": statement.month.after, "balance_usd": text(statement.closing_nusd)}
+    table.writerow({"line": "closing", **closing, **basis})
     return text_file.getvalue()
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from proxy.billing.byok import checked_terms
+from proxy.billing.byok import terms_of
 from proxy.billing.dimensions import END_USER, RUN, SESSION, TAGS_MAX, tag
 from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, Limits
 from proxy.billing.money import NUSD_PER_USD, Nusd
@@ -95,11 +95,11 @@ def _window() -> FieldType:
 def _byok() -> FieldType:
     def read(raw: object, at: FieldPath) -> str:
         try:
-            return checked_terms(at.filled(raw) if isinstance(raw, str) else "")
+            return terms_of(at.filled(raw) if isinstance(raw, str) else "")
         except ValueError as wrong:
             raise at.wrong(str(wrong)) from None
 
-    return FieldType("`nothing`, a share such as `5%`, or USD for each request such as `0.002`", read, schema=TEXT)
+    return FieldType("`free`, a share such as `5%`, or a fee such as `0.002usd/request`", read, schema=TEXT)
 
 
 @settings_section

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from proxy.billing.byok import byok_lists, checked_terms, list_price
+from proxy.billing.byok import byok_lists, list_price, terms_of, terms_text
 from proxy.billing.details import EntryDetails
 from proxy.billing.pricing.prices import pinned
 from proxy.billing.record import BillableParts, Price, Rates
@@ -19,20 +19,38 @@ LIST = Price("v1", (Rates(input=1_000_000_000, cached_input=100_000_000, output=
 @pytest.mark.parametrize(
     ("text", "normal"),
     [
-        ("nothing", "nothing"), (" 5% ", "5%"), ("5.50%", "5.5%"), ("0%", "0%"), ("1000%", "1000%"), ("100%", "100%"),
-        ("0.0020", "0.002"), ("1e-3", "0.001"), ("0", "0"), ("100", "100"), ("0.000000001", "0.000000001"),
+        ("free", "nothing"), (" 5% ", "5%"), ("5.50%", "5.5%"), ("0%", "0%"), ("1000%", "1000%"), ("100%", "100%"),
+        ("0.0020usd/request", "0.002"), ("1e-3USD/request", "0.001"), ("0usd/request", "0"),
+        ("100usd/request", "100"), ("0.000000001usd/request", "0.000000001"),
     ],
 )  # fmt: skip
 def test_terms_have_one_form(text: str, normal: str) -> None:
-    assert checked_terms(text) == normal == checked_terms(normal)
+    assert terms_of(text) == normal == terms_of(terms_text(normal))
 
 
 @pytest.mark.parametrize(
-    "text", ["", "%", "free", "-1", "-5%", "101", "1001%", "nan", "inf%", "1e-12", "1e-9%", "5 %%"]
+    "text",
+    [
+        "",
+        "%",
+        "nothing",
+        "5",
+        "0.002",
+        "usd/request",
+        "-1usd/request",
+        "-5%",
+        "101usd/request",
+        "1001%",
+        "nanusd/request",
+        "inf%",
+        "1e-12usd/request",
+        "1e-9%",
+        "5 %%",
+    ],
 )
 def test_other_terms_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="must be `nothing`, a share"):
-        checked_terms(text)
+    with pytest.raises(ValueError, match="must be `free`, a share"):
+        terms_of(text)
 
 
 @pytest.mark.parametrize("listed", [LIST, replace(LIST, stated=("1",)), None])

@@ -130,8 +130,9 @@ def test_an_update_changes_what_is_given_and_none_clears_it(run: Commands) -> No
     }  # fmt: skip
     cleared = ("--budget", "none", "--no-prepaid", "--no-cost-in-answers", "--tpm", "none", "--parallel", "none")
     (plain,) = run("keys", "update", "bert", *cleared, "--model", "none", "--tag", "none", "--on-store-outage", "none")
-    run("keys", "update", "bert", "--byok", "half", code=2)
-    for terms, stored in (("0.0020", "0.002"), ("none", None)):
+    for wrong in ("half", "5", "nothing"):
+        run("keys", "update", "bert", "--byok", wrong, code=2)
+    for terms, stored in (("0.0020usd/request", "0.002usd/request"), ("free", "free"), ("none", None)):
         assert run("keys", "update", "bert", "--byok", terms) == [{**plain, "byok": stored}]
     assert plain == {**changed, "limits": {}, "models": None, "tags": [], "on_store_outage": None}
     assert run("keys", "list") == [plain]

@@ -281,7 +281,7 @@ def test_rows_of_a_closed_month_are_late(run: Commands, tmp_path: Path) -> None:
 
 
 def test_a_person_sees_where_an_entry_comes_from_and_who_paid(run: Commands, tmp_path: Path) -> None:
-    run("keys", "update", "anna", "--byok", "nothing")
+    run("keys", "update", "anna", "--byok", "free")
     row = "time,model,prompt_tokens,images,cost_usd\n2026-10-01,tera-large,1000,,\n2026-10-02,tera-large,,1,0.04\n"
     run("import", file(tmp_path, row), "--key", "anna")
     on = [one["details"]["byok"].get("list_usd") for one in run("ledger", "--json")]

@@ -361,6 +361,9 @@ def test_the_life_of_a_key(stand: Stand) -> None:
     assert stored.dimensions == KeyDimensions((), {"end_user": "alice"})
     assert (made["dimension_sources"], made["dimensions"]) == ([], {"end_user": "alice"})
     assert (made["byok"], stored.byok) == ("5%", "5%")
+    fee = stand.post("/key/update", {"key": secret, "byok": "0.0020usd/request"})
+    assert (fee["byok"], stand.keys.one(key_id).byok) == ("0.002usd/request", "0.002")
+    made = stand.post("/key/update", {"key": secret, "byok": "5%"})
     assert stand.get("/v1/me", key=secret)["key_id"] == key_id
     assert stand.get(f"/key/info?key={key_id}")["info"] == made
     changed = stand.post("/key/update", {"key": secret, "max_budget": None, "models": [], "key_alias": "bert"})

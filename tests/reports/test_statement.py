@@ -24,7 +24,7 @@ from proxy.billing.period import month_from
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.store import LedgerStore
-from proxy.reports.statement import Statement, StatementOwner, read_statement
+from proxy.reports.statement import Issued, Statement, StatementOwner, read_statement
 from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_pdf import statement_pdf
 from proxy.reports.statement_text import AS_BILLED, statement_csv, statement_json
@@ -188,6 +188,13 @@ def test_what_is_printed_adds_up(engine: Engine) -> None:
     assert rows[1]["model"] == f"'{HOSTILE}"
     assert rows[3]["reason"] == "'@sum, a refund"
     assert rows[0]["reason"] == AS_BILLED
+    assert {(row["time_zone"], row["status"]) for row in rows} == {("UTC", "provisional")}
+    assert found.issued is None
+    local = part_of(found, month=part_of(found.month, time_zone="Europe/Berlin"))
+    rows = list(csv.DictReader(io.StringIO(statement_csv(local), newline="")))
+    assert {(row["time_zone"], row["status"]) for row in rows} == {("Europe/Berlin", "provisional")}
+    issued = part_of(found, issued=Issued("1", 1, 0.0, 1, "d"))
+    assert {line.rsplit(",", 1)[1] for line in statement_csv(issued).splitlines()[1:]} == {"final"}
 
     shown = json.loads(json.dumps(statement_json(found)))
     sums = [nusd_from_usd(shown[f"{name}_usd"]) for name in ("opening_balance", "usage", "adjustments", "credits")]

@@ -72,7 +72,7 @@ def test_the_proxy_and_the_certificates_are_those_of_the_address_of_the_keys() -
         ({"claims": {"tags": {f"t{n}": "x" for n in range(9)}}}, "claims.tags: must be at most 8"),
         ({"claims": {"user": "x"}}, "claims.user: unknown field"),
         ({"key": {"budget_window": "month"}}, "key.budget_window: not a budget window"),
-        ({"key": {"byok": "half"}}, "key.byok: must be `nothing`, a share"),
+        ({"key": {"byok": "half"}}, "key.byok: must be `free`, a share"),
         ({"key": {"models": ["*"]}}, "key.models[0]: must be the name of a model"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, literal, or_, select, tuple_, update
 
-from proxy.billing.byok import checked_terms
+from proxy.billing.byok import terms_of, terms_text
 from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey, IdentityKey, KeyChanges
 from proxy.billing.limit_rules import LimitRule
@@ -332,7 +332,7 @@ def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
 def _checked_byok(terms: str | None) -> str | None:
     """Raises ValueError."""
     try:
-        return None if terms is None else checked_terms(terms)
+        return None if terms is None else terms_of(terms_text(terms))
     except ValueError as wrong:
         raise ValueError(f"byok: {wrong}") from None
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from proxy.billing.byok import terms_of, terms_text
 from proxy.billing.dimensions import PRESETS, KeyDimensions
 from proxy.billing.keys import Account, ApiKey, expires_at_from
 from proxy.billing.limits import (
@@ -107,8 +108,8 @@ class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dimensions: FixedDimensions | UnsetType | None = UNSET
     """fixed dimensions of the key's requests: `end_user`, `session`, `run`, `tag:NAME`"""
     byok: Byok | UnsetType | None = UNSET
-    """the terms of billing for clients that send their own provider credential: `nothing`, a share of the list price
-    (`5%`), or USD for each request (`0.002`); null: the operator's credential is used"""
+    """the terms of billing for clients that send their own provider credential: `free`, a share of the list price
+    (`5%`), or a fee for each request (`0.002usd/request`); null: the operator's credential is used"""
 
 
 class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -287,7 +288,7 @@ def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
         "tags": list(key.tags),
         "dimension_sources": None if own.sources is None else list(own.sources),
         "dimensions": dict(own.fixed),
-        "byok": key.byok,
+        "byok": None if key.byok is None else terms_text(key.byok),
         "expires": None if key.expires_at is None else iso_utc(key.expires_at),
         "created_at": iso_utc(key.created_at),
         "revoked": key.revoked_at is not None,
@@ -360,7 +361,7 @@ def changes(fields: BoundFields) -> dict[str, Any]:
     if "dimensions" in given:
         found["dimensions"] = given["dimensions"] or {}
     if "byok" in given:
-        found["byok"] = given["byok"]
+        found["byok"] = None if given["byok"] is None else _terms(given["byok"])
     if "max_budget" in given:
         found["budget_nusd"] = None if given["max_budget"] is None else nusd_from_usd(repr(given["max_budget"]))
     if "budget_duration" in given:
@@ -374,6 +375,13 @@ def changes(fields: BoundFields) -> dict[str, Any]:
     if "on_store_outage" in given:
         found["on_store_outage"] = None if given["on_store_outage"] is None else OnStoreOutage(given["on_store_outage"])
     return found
+
+
+def _terms(text: str) -> str:
+    try:
+        return terms_of(text)
+    except ValueError as wrong:
+        raise ValueError(f"byok: {wrong}") from None
 
 
 def _raised(given: BudgetRaise | None) -> Raise | None:
