@@ -19,7 +19,8 @@ class _Late(ModuleType):
 if TYPE_CHECKING:
     import anthropic
     import openai
+    from google import genai
 else:
-    anthropic, openai = _Late("anthropic"), _Late("openai")
+    anthropic, openai, genai = _Late("anthropic"), _Late("openai"), _Late("google.genai")
 
-__all__ = ["anthropic", "openai"]
+__all__ = ["anthropic", "genai", "openai"]

@@ -1,4 +1,4 @@
-"""Two coding agents as npm ships them: the Codex CLI and Claude Code, told nothing but where the proxy is.
+"""Coding agents as npm ships them: the Codex CLI, Claude Code and OpenCode, told nothing but where the proxy is.
 
 Invariant: an agent runs in a home and a folder of its own and sees no setting of this machine.
 """
@@ -18,6 +18,7 @@ from tests.real.sdks.programs import needed
 
 CODEX = "@openai/codex@0.169.0"
 CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.197"
+OPENCODE = "opencode-ai@1.18.33"
 # A turn takes seconds; one that waits for a network takes minutes.
 RUN_S_MAX = 90.0
 QUESTION = "How much water goes over the weir?"
@@ -69,3 +70,17 @@ def claude_code(folder: Path, model: str, environment: Mapping[str, str]) -> dic
     command = [program, "--print", QUESTION, "--output-format", "json", "--model", model]
     told: dict[str, Any] = json.loads(_run(command, folder, {**quiet, **own, **environment}))
     return told
+
+
+def opencode(folder: Path, provider: str, model: str, options: Mapping[str, str]) -> list[dict[str, Any]]:
+    """One turn of OpenCode: the events that it prints. `provider`: its name in OpenCode's configuration. `options`: of
+    the provider, such as `baseURL`."""
+    program = _installed(OPENCODE, "opencode-linux-*/bin/opencode")
+    spoken = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {model: {}}}
+    named = f"{provider}/{model}"
+    config = {"model": named, "small_model": named, "provider": {provider: spoken}, "share": "disabled"}
+    (folder / "opencode.json").write_text(json.dumps(config))
+    quiet = ("AUTOUPDATE", "MODELS_FETCH", "DEFAULT_PLUGINS", "SHARE")
+    own = {f"OPENCODE_DISABLE_{name}": "1" for name in quiet} | {"OPENCODE_CONFIG": str(folder / "opencode.json")}
+    told = _run([program, "run", "--format", "json", QUESTION], folder, own)
+    return [json.loads(line) for line in told.split("\n") if line]

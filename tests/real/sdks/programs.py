@@ -95,6 +95,18 @@ def python(program: str) -> list[str]:
     return [str(home / "bin" / "python"), "-B", str(folder / f"ask_{program}.py")]
 
 
+def run(command: list[str], environment: Mapping[str, str]) -> dict[str, Report]:
+    """What a program reports, by scenario. It sees these variables and no others of this machine."""
+    home = {name: os.environ[name] for name in ("PATH", "HOME")}
+    done = subprocess.run(
+        command, env={**home, **environment}, capture_output=True, text=True, encoding="utf-8", timeout=RUN_S_MAX,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    reports = [json.loads(line) for line in done.stdout.split("\n") if line]
+    return {one["scenario"]: one for one in reports}
+
+
 @dataclass(frozen=True)
 class Program:
     """One SDK."""
@@ -127,19 +139,9 @@ class Program:
 
     def run(self, environment: Mapping[str, str]) -> dict[str, Report]:
         """What it reports, by scenario. Skips the test where it cannot be had."""
-        command = self.command(self.name)
-        models = {"MODELS": self.model("")}
-        home = {name: os.environ[name] for name in ("PATH", "HOME")}
-        done = subprocess.run(
-            command, env={**home, **environment, **models, **self.environment}, capture_output=True, text=True,
-            encoding="utf-8", timeout=RUN_S_MAX, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr[-5000:]
-        reports = [json.loads(line) for line in done.stdout.split("\n") if line]
-        assert {one["scenario"] for one in reports} == {*self.answered, *REFUSED, *self.more, "leave", "broken"}, (
-            done.stderr
-        )
-        return {one["scenario"]: one for one in reports}
+        reports = run(self.command(self.name), {"MODELS": self.model(""), **environment, **self.environment})
+        assert reports.keys() == {*self.answered, *REFUSED, *self.more, "leave", "broken"}
+        return reports
 
 
 Reports = Callable[[Program], dict[str, Report]]

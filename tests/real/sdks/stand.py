@@ -14,7 +14,12 @@ from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 # Where each language's paths begin at a provider.
-BASES = {"openai": "/v1", "anthropic": "/v1", "mistral": "/v1", "cohere": "/v2", "ollama": "/api"}
+BASES = {
+    "openai": "/v1", "anthropic": "/v1", "mistral": "/v1", "cohere": "/v2", "ollama": "/api", "gemini": "/v1beta",
+    "vertex": "/v1/projects/ours/locations/here",
+}  # fmt: skip
+# Where clients may use credentials of their own.
+BYOK = ("openai", "anthropic")
 SOON_S = 20.0
 # Less than any request costs.
 NEXT_TO_NOTHING_USD = "0.000000001"
@@ -27,7 +32,7 @@ class Stand:
         self.provider = ScriptedProvider()
         providers = {
             name: provider_section(
-                f"{self.provider.url}{base}", dialects=_dialects(name), on_client_disconnect="cancel"
+                f"{self.provider.url}{base}", dialects=_dialects(name), on_client_disconnect="cancel", byok=name in BYOK
             )
             for name, base in BASES.items()
         }
@@ -40,6 +45,7 @@ class Stand:
                 "KEY": self.tokenweir.key("programs"),
                 "KEY_SPENT": self.tokenweir.key("spent", "--budget", NEXT_TO_NOTHING_USD),
                 "KEY_UNKNOWN": "sk-of-somebody-else",
+                "KEY_BYOK": self.tokenweir.key("their own credentials", "--byok", "nothing"),
             }
         except BaseException:
             self.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.real.sdks.agents import claude_code, codex
+from tests.real.sdks.agents import claude_code, codex, opencode
 from tests.real.sdks.answers import ANTHROPIC, OPENAI, TEXT
 from tests.real.sdks.stand import Stand
 from tests.support.socket_provider import Link, SocketProvider
@@ -120,3 +120,36 @@ def test_claude_code_finishes_a_turn_with_both_of_its_keys_set(stand: Stand, tmp
     sent = stand.tokenweir.dimensions(entry)
     assert sent["session"] == result["session_id"]
     assert len(sent["end_user"]) == 64, "the device"
+
+
+def test_claude_code_uses_a_key_of_its_own(stand: Stand, tmp_path: Path) -> None:
+    """As with a subscription: its own credential in its own header, ours in another one."""
+    model = stand.plan("anthropic/claude-code-own", ANTHROPIC["stream"].plan)
+    ours = {"ANTHROPIC_CUSTOM_HEADERS": f"x-tokenweir-key: {stand.keys['KEY_BYOK']}"}
+    own = {"ANTHROPIC_AUTH_TOKEN": "sk-ant-oat-theirs"}
+    result = claude_code(tmp_path, model, {"ANTHROPIC_BASE_URL": stand.url, **ours, **own})
+    assert (result["subtype"], result["result"]) == ("success", TEXT), result
+    (seen,) = stand.seen(model)
+    headers = {name.lower(): value for name, value in seen["headers"]}
+    assert headers["authorization"] == "Bearer sk-ant-oat-theirs"
+    assert stand.keys["KEY_BYOK"] not in str(seen)
+    entry = turn(stand, model)
+    assert (float(entry["charge_usd"]), entry["details"]["byok"]["terms"]) == (0, "nothing")
+    assert stand.tokenweir.dimensions(entry)["session"] == result["session_id"]
+
+
+@pytest.mark.parametrize("name", ["weir", "opencode-weir"])
+def test_opencode_finishes_a_turn(stand: Stand, tmp_path: Path, name: str) -> None:
+    """It sends the session in another header to providers whose names begin like its own."""
+    model = stand.plan(f"openai/{name}", OPENAI["stream_usage"].plan)
+    options = {"baseURL": f"{stand.url}/v1", "apiKey": stand.keys["KEY"]}
+    events = opencode(tmp_path, name, model, options)
+    assert [one["part"]["text"] for one in events if one["type"] == "text"] == [TEXT], events
+    (used,) = [one["part"]["tokens"] for one in events if one["type"] == "step_finish"]
+    entries = stand.entries(lambda one: one["model"] == model, 2)
+    assert len(entries) == 2, "the turn, and the title of its session"
+    counted = [(one["prompt_tokens"], one["completion_tokens"]) for one in entries]
+    assert (used["input"] + used["cache"]["read"], used["output"]) in counted
+    for entry in entries:
+        assert (entry["outcome"], entry["usage_source"]) == ("served", "reported")
+        assert stand.tokenweir.dimensions(entry)["session"] == events[0]["sessionID"]
