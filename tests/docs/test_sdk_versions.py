@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.litellm import VERSION
-from tests.real.sdks.agents import CLAUDE_CODE, CODEX
+from tests.real.sdks.agents import CLAUDE_CODE, CODEX, OPENCODE
 
 ROOT = Path(__file__).parents[2]
 SDKS = ROOT / "tests" / "real" / "sdks"
@@ -22,7 +22,7 @@ def pinned() -> dict[str, str]:
     java = re.findall(r"<artifactId>(.+)</artifactId>\s*<version>(.+\..+)<", (SDKS / "java" / "pom.xml").read_text())
     node = json.loads((SDKS / "node" / "package.json").read_text())["dependencies"].items()
     python = [line.split("==") for line in (SDKS / "python" / "requirements.txt").read_text().split()]
-    agents = [agent.rsplit("@", 1) for agent in (CODEX, CLAUDE_CODE)]
+    agents = [agent.rsplit("@", 1) for agent in (CODEX, CLAUDE_CODE, OPENCODE)]
     return dict([*go, *java, *node, *python, *agents, ("litellm", VERSION)])
 
 
@@ -33,4 +33,4 @@ def test_the_page_names_the_version_that_is_run(package: str, version: str) -> N
 
 
 def test_every_list_is_read() -> None:
-    assert len(pinned()) == 14
+    assert len(pinned()) == 19
