@@ -60,7 +60,13 @@ class _Service(Protocol):
 
 def add_commands(commands: Any) -> None:
     demo = add_command(commands, "demo", "run scripted providers and a proxy on this machine, in under a minute", _demo)
-    demo.add_argument("--keep", action="store_true", help="keep serving afterwards, until Ctrl-C")
+    then = demo.add_mutually_exclusive_group()
+    then.add_argument("--keep", action="store_true", help="keep serving afterwards, until Ctrl-C")
+    then.add_argument(
+        "--full",
+        action="store_true",
+        help="instead, serve a ledger with sixty days of use by two customers, with the console, until Ctrl-C",
+    )
 
     serve = add_command(commands, "serve", "run the proxy: relay and meter requests", _serve)
     serve.add_argument("--config", type=Path, metavar="FILE", help=f"{CONFIG_HELP}; else the environment")
@@ -115,9 +121,9 @@ def serve_as_one(
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from proxy.demo.tour import tour
+    from proxy.demo.tour import deployment_with_history, tour
 
-    return asyncio.run(tour(keep=options.keep))
+    return asyncio.run(deployment_with_history() if options.full else tour(keep=options.keep))
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -88,10 +88,11 @@ class Child:
 class Deployment:
     """The demo's proxy, in its own folder."""
 
-    def __init__(self, folder: Path, provider_url: str) -> None:
+    def __init__(self, folder: Path, provider_url: str, more: str = "") -> None:
+        """`more`: further lines of the configuration, models first."""
         self.folder = folder
         self.config = folder / "tokenweir.yaml"
-        self.config.write_text(_CONFIG.replace("UPSTREAM", provider_url))
+        self.config.write_text(_CONFIG.replace("UPSTREAM", provider_url) + more)
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         self.admin_secret = secrets.token_hex(32)
         own = {"DEMO_PROVIDER_KEY": PROVIDER_KEY, "DEMO_ADMIN_SECRET": self.admin_secret, "PYTHONPATH": path}
@@ -135,25 +136,56 @@ class Deployment:
 
 async def tour(*, keep: bool) -> int:
     """Run the demo; returns the exit code."""
+    async with (
+        _providers() as (folder, provider_url),
+        _serving(Deployment(folder, provider_url)) as deployment,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
+    ):
+        agreed = await _show(session, deployment, provider_url)
+        if keep:
+            await _keep(deployment)
+    return 0 if agreed else 1
+
+
+async def deployment_with_history() -> int:
+    """Serve a ledger with sixty days of use until Ctrl-C, and print what it must answer; returns the exit code."""
+    from proxy.demo.history import answers_text, configuration, write_history
+
+    async with _providers() as (folder, provider_url):
+        deployment = Deployment(folder, provider_url, configuration())
+        _title("tokenweir demo --full: two customers and sixty days of use; deleted at the end")
+        answers = await asyncio.to_thread(write_history, deployment.config, deployment.environment)
+        async with _serving(deployment):
+            _title("Questions to the console, and the answers of the records themselves")
+            for line in answers_text(answers):
+                _line(line)
+            await _keep(deployment)
+    return 0
+
+
+@asynccontextmanager
+async def _providers() -> AsyncIterator[tuple[Path, str]]:
+    """A folder that is deleted at the end, and the URL of the scripted providers."""
     folder = Path(tempfile.mkdtemp(prefix="tokenweir-demo-"))
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     options = ("--port", "0", "--pace-ms", str(PACE_MS), "--parent", str(os.getpid()))
-    provider = await Child.start(folder, environment, "proxy.demo.provider", *options)
-    deployment: Deployment | None = None
     try:
-        provider_url = f"http://127.0.0.1:{json.loads(await provider.line_with('port'))['port']}"
-        deployment = Deployment(folder, provider_url)
-        await deployment.start()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
-            agreed = await _show(session, deployment, provider_url)
-            if keep:
-                await _keep(deployment)
-        return 0 if agreed else 1
+        provider = await Child.start(folder, environment, "proxy.demo.provider", *options)
+        try:
+            yield folder, f"http://127.0.0.1:{json.loads(await provider.line_with('port'))['port']}"
+        finally:
+            await provider.end(signal.SIGTERM)
     finally:
-        if deployment is not None:
-            await deployment.end(signal.SIGTERM)
-        await provider.end(signal.SIGTERM)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _serving(deployment: Deployment) -> AsyncIterator[Deployment]:
+    try:
+        await deployment.start()
+        yield deployment
+    finally:
+        await deployment.end(signal.SIGTERM)
 
 
 async def _show(session: aiohttp.ClientSession, deployment: Deployment, provider_url: str) -> bool:

@@ -16,9 +16,9 @@ def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(10)}"
 
 
-def exchange_id() -> str:
-    """A new UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, 74 random bits."""
-    stamp = time.time_ns() // 1_000_000
+def exchange_id(unix_ms: int | None = None) -> str:
+    """A new UUIDv7 (RFC 9562): 48 bits of Unix milliseconds (None: now), 74 random bits."""
+    stamp = time.time_ns() // 1_000_000 if unix_ms is None else unix_ms
     noise = random.getrandbits(80)
     number = (stamp & (1 << 48) - 1) << 80 | noise
     number = number & ~(0xF << 76) | 0x7 << 76  # version 7
