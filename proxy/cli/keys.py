@@ -101,8 +101,9 @@ def _add_narrow(keys: Any) -> None:
         narrow.add_argument(option, type=Printable(VALUE_CHARS_MAX), dest=dest, metavar="NAME", help=words)
     words = "do not allow files, batches and stored responses, which include those of the parent key"
     narrow.add_argument("--no-stored", action="store_true", help=words)
-    words = "name that distinguishes the new key and its cap from others (default with --usd: random)"
+    words = "name that makes it another key, with a cap of its own, than those with the same options (default: random)"
     narrow.add_argument("--name", metavar="NAME", help=words)
+    narrow.add_argument("--quiet", action="store_true", help="print only the key, as always")
 
 
 def _add_narrowable(parser: argparse.ArgumentParser) -> None:
@@ -197,7 +198,6 @@ def _narrow(options: argparse.Namespace) -> None:
     from proxy.keys.narrowing import narrowed_text
 
     caveats = {
-        "name": options.name or (secrets.token_hex(8) if options.usd is not None else None),
         "models": ",".join(options.model) if options.model else None,
         "expires": iso_utc(at) if (at := _end(options.expires)) is not None else None,
         "usd": None if options.usd is None else usd_text(options.usd),
@@ -205,12 +205,13 @@ def _narrow(options: argparse.Namespace) -> None:
         **{name: getattr(options, f"dimension_{name}") for name in NAMED},
     }
     given = [f"{name}={value}" for name, value in caveats.items() if value is not None]
-    if not given:
+    if not given and options.name is None:
         raise WrongUsage("an option that restricts the key is required: see tokenweir keys narrow --help")
     key = variable(os.environ, KEY_VARIABLE)
     if not key:
         raise Failure(f"set the environment variable {KEY_VARIABLE} to the key to narrow")
-    print(narrowed_text(key, given))
+    name = options.name or secrets.token_hex(8)
+    print(narrowed_text(key, [f"name={name}", *given]))  # behind `usd`, a name gives no other cap
 
 
 def _end(text: str | None) -> float | None:

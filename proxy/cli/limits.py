@@ -85,7 +85,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="MODEL",
         default=argparse.SUPPRESS,
-        help="only requests for this model, or for models whose names begin so: gpt-4*; repeatable; none: all",
+        help="only requests for this model, or for models whose names begin so: 'gpt-4*' (in quotes, because shells "
+        "replace a *); repeatable; none: all",
     )
     parser.add_argument(
         "--required",

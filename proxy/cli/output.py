@@ -92,7 +92,9 @@ def add_list_options(parser: argparse.ArgumentParser, quiet: str | None = None) 
     """Add the options of a command that lists rows. `quiet`: what `--quiet` prints of each."""
     form = parser.add_mutually_exclusive_group()
     add_json(form, "print one JSON object per line, as without a terminal")
-    form.add_argument("--wide", action="store_true", help="print every column, also beyond the terminal's width")
+    form.add_argument(
+        "--wide", action="store_true", help="print every column in full, also beyond the terminal's width"
+    )
     if quiet is not None:
         form.add_argument("--quiet", action="store_true", help=f"print only the {quiet}")
 

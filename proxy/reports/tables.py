@@ -1,6 +1,7 @@
 """Tables as lines of text: the columns that fit a terminal, or all of them.
 
-Invariant: a line that is given a width is never longer; what does not fit is cut off, with an ellipsis.
+Invariant: a line that is given a width is never longer; what does not fit is cut off, with an ellipsis. A line without
+a width has every cell in full, so that a long one moves those behind it.
 """
 
 from __future__ import annotations
@@ -47,29 +48,32 @@ class Table(NamedTuple):
     def header(self, names: Sequence[str] | None = None, width: int | None = None) -> str:
         """The titles of the columns."""
         names = self.usual if names is None else names
-        return _cut(self._row(names, [self.columns[name].title for name in names]), width)
+        cells = self._padded(names, [self.columns[name].title for name in names], width)
+        return _cut(_BETWEEN.join(cells).rstrip(), width)
 
     def line(
         self, row: Any, names: Sequence[str] | None = None, width: int | None = None, paint: Paint | None = None
     ) -> str:
         """The line of one row."""
         names = self.usual if names is None else names
-        plain = _cut(self._row(names, [self.columns[name].cell(row) for name in names]), width)
-        return plain if paint is None else self._painted(plain, row, names, paint)
+        cells = self._padded(names, [self.columns[name].cell(row) for name in names], width)
+        plain = _cut(_BETWEEN.join(cells).rstrip(), width)
+        return plain if paint is None else self._painted(plain, cells, row, names, paint)
 
-    def _row(self, names: Sequence[str], cells: Sequence[str]) -> str:
+    def _padded(self, names: Sequence[str], cells: Sequence[str], width: int | None) -> list[str]:
+        """The cells, at least as wide as their columns; if the line has a width, no wider."""
         parts = []
         for name, cell in zip(names, cells, strict=True):
             column = self.columns[name]
-            shown = _cut(cell, column.width or None)
+            shown = cell if width is None else _cut(cell, column.width or None)
             parts.append(shown.rjust(column.width) if column.right else shown.ljust(column.width))
-        return _BETWEEN.join(parts).rstrip()
+        return parts
 
-    def _painted(self, plain: str, row: Any, names: Sequence[str], paint: Paint) -> str:
+    def _painted(self, plain: str, cells: Sequence[str], row: Any, names: Sequence[str], paint: Paint) -> str:
         parts, at = [], 0
-        for name in names:
+        for name, cell in zip(names, cells, strict=True):
             column = self.columns[name]
-            end = at + column.width if column.width else len(plain)
+            end = at + len(cell)
             severity = column.severity(row)
             parts.append(plain[at:end] if severity is None else paint(plain[at:end], severity))
             parts.append(plain[end : end + len(_BETWEEN)])

@@ -12,6 +12,7 @@ from proxy.billing.keys import ApiKey
 from proxy.cli import main
 from proxy.foundation.outage import OutageLog
 from proxy.keys.keyring import Keyring, Refused
+from proxy.keys.narrowing import narrowed_text
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.cli.commands import Commands
@@ -177,6 +178,9 @@ async def test_a_key_is_narrowed_without_the_proxy(
     assert [cap.nusd for cap in found.caps] == [2_500_000_000]
     assert not found.uses_stored
     assert narrow(child, "--usd", "1") != narrow(child, "--usd", "1"), "each has a cap of its own"
+    named = narrow(made["key"], "--usd", "1", "--run", "7", "--name", "ci", "--quiet")
+    assert named == narrow(made["key"], "--name", "ci", "--run", "7", "--usd", "1"), "in whatever order"
+    assert named == narrowed_text(made["key"], ["name=ci", "usd=1", "run=7"])
     (rotated,) = run("keys", "rotate", "anna", "--narrowable", "--grace", "now")
     assert await asked(run, child) is Refused.EXPIRED
     assert isinstance(await asked(run, narrow(rotated["key"], "--session", "s")), ApiKey)
