@@ -103,10 +103,12 @@ class ApiKey:
     uses_stored: bool = True
     """False: a narrowed key that may not use responses, files and batches that the provider stores, nor read the
     exchanges of its parent"""
-    narrowed_id: str | None = None
-    """of a narrowed key: another one for other caveats; None: a stored key"""
+    holder: str | None = None
+    """of a narrowed key: another one for other caveats; of a token's key: another one for each person; None: a stored
+    key"""
     branch_id: str | None = None
-    """of a narrowed key: the id of the key with only the first of its caveats; None: a stored key"""
+    """of a narrowed key: the id of the key with only the first of its caveats; of a token's key: the person; None: a
+    stored key"""
 
     @property
     def scope(self) -> Scope:
@@ -115,8 +117,8 @@ class ApiKey:
 
     @property
     def holder_id(self) -> str:
-        """The id of those who know the secret: of a narrowed key, its own."""
-        return self.narrowed_id or self.key_id
+        """The id of those who know the secret, or of the person whose token it is."""
+        return self.holder or self.key_id
 
     @property
     def has_secret(self) -> bool:

@@ -6,6 +6,8 @@ Invariants:
 - A verification takes half a millisecond of the event loop. Tokens without a valid signature count as guesses, and an
   address with too many of them causes no further one. A token that its issuer has signed is remembered by its digest:
   an accepted one until it expires, at most VERIFIED_S; a refused one for REFUSED_S.
+- A person's repeated requests get no stored answer of another person, and a person leaves new values of dimensions to
+  others, though all people of an identity have one key in a project.
 - A reload that removes an identity, or changes it, ends the acceptance of its tokens at once.
 - Neither a token nor a claim is in a message.
 """
@@ -74,7 +76,8 @@ class VerifiedToken:
         if self._last is None or self._last[0] is not key:
             of_key = key.dimensions or KeyDimensions()
             dimensions = replace(of_key, fixed={**self.dimensions, **of_key.fixed})
-            self._last = key, replace(key, dimensions=dimensions)
+            person = f"p_{hashlib.sha256(f'{key.key_id}/{self.dimensions[END_USER]}'.encode()).hexdigest()[:32]}"
+            self._last = key, replace(key, dimensions=dimensions, holder=person, branch_id=person)
         return self._last[1]
 
 

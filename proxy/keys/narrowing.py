@@ -127,7 +127,7 @@ def narrowed_key(parent: ApiKey, caveats: Sequence[bytes], chain: Sequence[bytes
         dimensions=_fixed(parent.dimensions, meaning.fixed),
         caps=caps,
         uses_stored=parent.uses_stored and meaning.uses_stored,
-        narrowed_id=_id(_NARROWED_ID, chain[-1]) if caveats else None,
+        holder=_id(_NARROWED_ID, chain[-1]) if caveats else None,
         branch_id=_id(_NARROWED_ID, chain[1]) if caveats else None,
     )
 

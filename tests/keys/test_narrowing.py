@@ -72,7 +72,7 @@ def is_within(child: ApiKey, parent: ApiKey) -> None:
     before, after = parent.dimensions or KeyDimensions(), child.dimensions or KeyDimensions()
     assert before.fixed.items() <= after.fixed.items()
     assert before.sources == after.sources
-    limited = ("models", "expires_at", "dimensions", "caps", "uses_stored", "narrowed_id", "branch_id")
+    limited = ("models", "expires_at", "dimensions", "caps", "uses_stored", "holder", "branch_id")
     of_parent: dict[str, Any] = {name: getattr(parent, name) for name in limited}
     assert replace(child, **of_parent) == parent, "nothing else differs"
 

@@ -2,10 +2,10 @@
 
 Invariants: nothing is sent upstream before the exchange is open in the outbox. A refusal before that leaves no entry.
 
-`Idempotency-Key`: a repeated request is billed once. A token belongs to one API key, or to one narrowed key. A stored
-answer is sent again unchanged. A repeat during the first request, or without a stored answer, returns 409 with the
-exchange's id. Another body or path under the same token returns 422. A token whose request was not billed can be used
-again.
+`Idempotency-Key`: a repeated request is billed once. A token belongs to one API key, to one narrowed key, or to one
+person of an identity. A stored answer is sent again unchanged. A repeat during the first request, or without a stored
+answer, returns 409 with the exchange's id. Another body or path under the same token returns 422. A token whose request
+was not billed can be used again.
 """
 
 from __future__ import annotations

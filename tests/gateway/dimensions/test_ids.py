@@ -88,7 +88,7 @@ async def test_keys_of_one_branch_leave_new_values_and_caps_to_their_siblings() 
     async with site(values, new_values_max=8) as at:
         for number in range(20):  # whatever caps it adds, and though all of these requests may be refused
             with suppress(OSError):
-                await at.ids.keep_cap(replace(mine, narrowed_id=f"n_{number}"), KeyCap(f"c_{number}", Nusd(0)))
+                await at.ids.keep_cap(replace(mine, holder=f"n_{number}"), KeyCap(f"c_{number}", Nusd(0)))
         assert len(values.run_caps) == 4, "half of them"
         assert await at.ids.of(mine, {"end_user": "a"}) == {"end_user": OVERFLOW}
         await at.ids.keep_cap(other, KeyCap("c_other", Nusd(5)))
