@@ -7,10 +7,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import add_yes, confirm, load_settings, operator, store_of, whole_file, with_config
+from proxy.cli.common import add_yes, confirm, load_settings, store_of, whole_file, with_config
 from proxy.cli.output import add_json, result_line
 from proxy.cli.progress import Progress
 from proxy.cli.values import folder, month
+from proxy.foundation.users import operator
 
 if TYPE_CHECKING:
     from proxy.reports.archive import ArchiveOptions

@@ -7,17 +7,17 @@ recorded in the audit log before its work.
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from proxy.foundation.files import sync
+from proxy.foundation.users import operator
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.ledger_stores import LedgerStores
@@ -205,13 +205,6 @@ def _audited(options: argparse.Namespace, store: LedgerStores) -> Iterator[None]
         Actor(operator(), "cli", socket.gethostname()), options.action, target, {"typed": options.typed}
     ):
         yield
-
-
-def operator() -> str:
-    """The operating system's user."""
-    with suppress(KeyError, OSError):
-        return getpass.getuser()
-    return f"uid {os.getuid()}"
 
 
 def json_line(fields: dict[str, Any]) -> str:

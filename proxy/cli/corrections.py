@@ -27,7 +27,6 @@ from proxy.cli.common import (
     confirm,
     json_line,
     load_settings,
-    operator,
     store_of,
     with_config,
 )
@@ -35,6 +34,7 @@ from proxy.cli.list_tables import RERATED, SIMULATED
 from proxy.cli.output import aligned, print_object, print_table, prints_json
 from proxy.cli.progress import Progress
 from proxy.cli.values import REASON, Usd, Whole, moment, option_value
+from proxy.foundation.users import operator
 from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage, service_of
 from proxy.settings import Settings, SettingsError, route
 from proxy.settings.fields import FieldPath

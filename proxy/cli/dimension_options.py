@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from proxy.billing.dimensions import END_USER, RUN, SESSION, TAG, dimension, tag, value_of
-from proxy.cli.common import operator
 from proxy.foundation.names import UnknownNameError
+from proxy.foundation.users import operator
 
 if TYPE_CHECKING:
     from proxy.reports.dimensions import DimensionFilter

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.dimensions import NAMED, TAG
 from proxy.billing.keys import AccountKind
-from proxy.cli.common import add_yes, confirm, load_settings, operator, store_of, with_config
+from proxy.cli.common import add_yes, confirm, load_settings, store_of, with_config
 from proxy.cli.dimension_options import dimension_value, tag_value
 from proxy.cli.output import print_object
 from proxy.foundation.names import UnknownNameError, counted
+from proxy.foundation.users import operator
 
 if TYPE_CHECKING:
     from proxy.ledger.dimensions.erasure import ValueTraces

@@ -21,7 +21,6 @@ from proxy.cli.common import (
     confirm,
     json_line,
     load_settings,
-    operator,
     store_of,
     with_commands,
     with_config,
@@ -30,6 +29,7 @@ from proxy.cli.output import add_json, add_list_options, print_list, result_line
 from proxy.cli.progress import Progress
 from proxy.cli.values import duration, month
 from proxy.foundation.times import iso_utc
+from proxy.foundation.users import operator
 from proxy.settings import Settings
 
 if TYPE_CHECKING:

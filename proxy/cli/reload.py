@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import Failure, json_line, required_config_file, with_config
 from proxy.cli.output import add_json
 from proxy.foundation.names import counted
+from proxy.foundation.users import operator
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.configuration_file import ConfigurationStatus
@@ -40,6 +42,7 @@ def add_commands(commands: Any) -> None:
 
 def _reload(options: argparse.Namespace) -> int:
     from proxy.runtime.machine.configuration_file import ConfigurationFile, running_status
+    from proxy.runtime.machine.configured_prices import request_reload
 
     given = required_config_file(options.config)
     settings, digest = ConfigurationFile(given).read()
@@ -51,6 +54,8 @@ def _reload(options: argparse.Namespace) -> int:
     if Path(first.file).resolve() != given.resolve():
         raise Failure(f"the running proxy reads {first.file}, not {given}")
     before = [running_status(settings.data_dir, number) for number in range(first.processes)]
+    with suppress(OSError):  # else the change is recorded as one of the proxy's user
+        request_reload(settings.data_dir, operator())
     os.kill(first.pid, signal.SIGHUP)
     until = time.monotonic() + RELOAD_S
     results = [_result(settings, number, was, digest, until) for number, was in enumerate(before)]

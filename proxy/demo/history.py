@@ -35,6 +35,7 @@ from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.settling import Arrival
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.runtime.machine.configured_prices import ACTION, changes, prices_in
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 
@@ -232,13 +233,16 @@ class History:
             for number in range(IDLE_KEYS):
                 self._key(f"{_slug(project)}-team-{number + 1:02}", project_id, begin + number * DAY_S)
         self._end_users = [values.ids_of("proj_patient-chat", {"end_user": one})["end_user"] for one in END_USERS]
-        with AuditLog(self._engine, clock=lambda: self._at(TURN_DAY)).operation(
-            OWNER,
-            "prices.changed",
-            "tera-large",
-            {"input": "3 → 3.6", "output": "15 → 18", "cached_input": "0.75 → 0.9"},
-        ):
-            pass
+        self._reprice()
+
+    def _reprice(self) -> None:
+        """The audit entry of the change of prices."""
+        audit_log = AuditLog(self._engine, clock=lambda: self._at(TURN_DAY))
+        before = {name: prices_in(_price(model.price_before or model.price)) for name, model in MODELS.items()}
+        now = {name: prices_in(_price(model.price)) for name, model in MODELS.items()}
+        for name, details in changes(before, now).items():
+            with audit_log.operation(OWNER, ACTION, name, details):
+                pass
 
     def _key(self, alias: str, project_id: str, at: float) -> None:
         secret = new_secret().reveal()

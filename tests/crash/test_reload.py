@@ -50,6 +50,7 @@ async def test_a_model_is_added_repriced_and_taken_away(running: Tokenweir, prov
         changed(running, lambda document: document["models"].update({"new/*": {"provider": "scripted", "price": DEAR}}))
         code, said, _ = await asyncio.to_thread(reload, running)
         assert (code, "reloaded" in said, "2 models" in said) == (0, True, True)
+        await until(lambda: '"prices.change", "target": "new/*"' in running.said("audit", "--json"))
         assert (await stage.whole(f"new/{name}")).status == 200
         assert (await stage.whole(f"old/{name}")).status == 200
 

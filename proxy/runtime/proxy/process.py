@@ -8,6 +8,7 @@ the grace time, closes the others as `shut_down`, and settles before it releases
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -33,6 +34,7 @@ from proxy.journal.log import JournalInUse
 from proxy.journal.segment import is_locked
 from proxy.ledger.dimensions.values import DimensionValues
 from proxy.runtime.machine.configuration_file import ConfigurationFile
+from proxy.runtime.machine.configured_prices import record_changes
 from proxy.runtime.machine.data_folder import DataFolder, ledger_url
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import keep_partitions, post_grants
@@ -53,7 +55,7 @@ from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.settings.values import LogFormat
 from proxy.sinks.deliveries import Deliveries
-from proxy.storage.database import open_engine
+from proxy.storage.database import LedgerUnavailable, open_engine
 from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.log_lines import ExchangeLog
 from proxy.telemetry.metrics import Metrics
@@ -62,6 +64,8 @@ from proxy.telemetry.project_lookup import start_projects
 if TYPE_CHECKING:
     from proxy.delivery.roster import Roster
     from proxy.runtime.machine.queue import Queue
+
+_log = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "The proxy is shutting down."
 # The time for the last settling; what the ledger does not take by then stays in the journal.
@@ -425,9 +429,27 @@ def _start_maintenance(resources: Resources, tasks: Tasks, *, is_first: bool) ->
             tasks.start(post_grants(store.grants, in_thread), name="grants")
         if settings.ledger is not None:
             tasks.start(keep_partitions(store.engine, in_thread), name="partitions")
+    if is_first:
+        _record_prices(resources, tasks)
     start_projects(metrics, store.engine, tasks, in_thread)
     tasks.start(resources.keyring.run(), name="keyring")
     tasks.start(resources.learned.run(), name="estimator")
+
+
+def _record_prices(resources: Resources, tasks: Tasks) -> None:
+    """Record changed prices of the configuration in the audit log, now and after each reload."""
+
+    async def recorded(settings: Settings) -> None:
+        try:
+            await resources.in_thread(record_changes, settings, resources.store.audit_log)
+        except (LedgerUnavailable, OSError) as failure:
+            _log.warning("changed prices are not in the audit log yet: %s", failure)
+
+    def record(settings: Settings) -> None:
+        tasks.start(recorded(settings), name="configured prices")
+
+    record(resources.configuration.settings)
+    resources.configuration.followers.append(lambda settings, _providers: partial(record, settings))
 
 
 class Exposition:
