@@ -18,6 +18,7 @@ from proxy.http.server import Routes, Serve
 
 FOLDER = Path(__file__).parent / "page"
 FIRST = "index.html"
+# The rest of the folder are licences, and type declarations for the checks.
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 HEADERS: Mapping[str, str] = {
@@ -32,9 +33,14 @@ HEADERS: Mapping[str, str] = {
 
 def add_page(routes: Routes) -> None:
     """Adds the page at `/` and its files below `/page/`. All their URLs are relative to the page."""
-    for file in sorted(FOLDER.iterdir()):
-        path = "/" if file.name == FIRST else f"/page/{file.name}"
+    for path, file in page_files().items():
         routes.local("GET", path, _serving(file.read_bytes(), TYPES[file.suffix]))
+
+
+def page_files() -> Mapping[str, Path]:
+    """Path of a URL → its file."""
+    served = (one for one in sorted(FOLDER.rglob("*")) if one.suffix in TYPES)
+    return {"/" if one.name == FIRST else f"/page/{one.relative_to(FOLDER).as_posix()}": one for one in served}
 
 
 def _serving(body: bytes, content_type: str) -> Serve:

@@ -1,6 +1,6 @@
 """Lints the console's page and checks its types. `python -m tests.support.javascript`; says so where it cannot.
 
-The page has no build step and the project no package.json: the two tools are installed once, at these versions, into
+The page has no build step and the project no package.json: the tools are installed once, at these versions, into
 the user's cache.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "proxy" / "console" / "page"
-TOOLS = {"typescript": "5.9.3", "oxlint": "1.20.0"}
+TOOLS = {"typescript": "5.9.3", "oxlint": "1.20.0", "axe-core": "4.14.1"}
 INSTALL_S_MAX = 120
 # A method that is a variable is taken for GET.
 LINT = ["--deny", "correctness", "--allow", "no-invalid-fetch-options"]
@@ -54,7 +54,7 @@ def main() -> int:
     if programs is None:
         print("the console's JavaScript was not checked: npm is missing, or cannot install", ", ".join(TOOLS))
         return int(os.environ.get("CI") == "true")
-    files = sorted(map(str, PAGE.glob("*.js")))
+    files = sorted(map(str, PAGE.glob("*.js")))  # not those of others, in vendor/
     lint = subprocess.run([programs / "oxlint", "--quiet", *LINT, *files], check=False)
     types = subprocess.run([programs / "tsc", *TYPES, *files], check=False)
     return lint.returncode or types.returncode

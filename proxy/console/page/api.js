@@ -11,10 +11,15 @@ const forget = () => sessionStorage.removeItem(KEPT);
 /** True if this tab has a key. */
 export const hasKey = () => Boolean(credential());
 
+/** The words of the parser of JSON, for people. */
+const worded = (text) => text
+  .replace(/^'[a-z_.]+': /, "").replace(/Expected an? (?:number|integer) >= ([\d.]+).*/, "Must be at least $1.").replace(/Expected an? (?:number|integer) <= ([\d.]+).*/, (_, most) => `Must be at most ${Number(most.replace(/\.$/, "")).toLocaleString("en")}.`)
+  .replace(/Expected an? (?:number|integer)(?: or null)?, got.*/, "Must be a number.").replace(/Expected '?str'? of length <= (\d+).*/, "Must have at most $1 characters.").replace(/Expected '?str'? matching.*/, "Has a wrong form.");
+
 /** A failed request. `status` 0: no answer; `param`: the field that caused it. */
 export class Refused extends Error {
   constructor(status, problem = {}) {
-    super(problem.message ?? `The proxy answered with status ${status} and no message.`);
+    super(problem.message ? worded(problem.message) : `The proxy answered with status ${status} and no message.`);
     Object.assign(this, { status, param: problem.param ?? null, code: problem.code ?? null });
   }
 }
@@ -74,8 +79,6 @@ export async function signedOut() {
   forget();
 }
 
-export const post = (path, body) => ask(path, { method: "POST", body });
-
 /** The body, and the seconds to wait before the next request (status 202: not finished), or null if finished. */
 export async function askUnfinished(path, options) {
   const response = await sent(path, options);
@@ -111,27 +114,56 @@ export async function* events(path, signal) {
   }
 }
 
-/** All pages, up to 1,000 objects. */
-async function everyOne(path, name, query, signal) {
-  const found = [];
-  for (let page = 1, pages = 1; page <= Math.min(pages, 10); page += 1) {
-    const answer = await ask(path, { query: { page, size: 100, ...query }, signal });
-    pages = answer.total_pages;
-    found.push(...answer[name]);
-  }
-  return found;
+const PAGES_MAX = 10;
+let accountsRead = null;
+
+/** All organizations and projects, oldest first; read once until `changed()`. */
+export function everyAccount() {
+  accountsRead ??= (async () => {
+    const found = [];
+    for (let page = 1, pages = 1; page <= Math.min(pages, PAGES_MAX); page += 1) {
+      const answer = await ask("account/list", { query: { page, size: 100 } });
+      pages = answer.total_pages;
+      found.push(...answer.accounts);
+    }
+    return found;
+  })();
+  accountsRead.catch(() => { accountsRead = null; });
+  return accountsRead;
 }
-
-/** All keys, revoked ones too, newest first. */
-export const everyKey = (signal) => everyOne("key/list", "keys", { include_revoked: true }, signal);
-
-/** All organizations and projects, oldest first. */
-export const everyAccount = (signal) => everyOne("account/list", "accounts", {}, signal);
 
 /** A project's name, followed by its organization unless that is the default one. */
 export function projectName(project, accounts) {
   const above = accounts.find((one) => one.id === project.organization_id);
   return above && above.id !== "org_default" ? `${project.name} (${above.name})` : project.name;
+}
+
+/** A key by its id, revoked or not; undefined: there is none. */
+export async function keyOf(id, signal) {
+  const { keys } = await ask("key/list", { query: { q: id, include_revoked: true }, signal });
+  return keys.find((one) => one.token === id);
+}
+
+const aliases = new Map();
+
+/** The names of keys, by their ids. A key that is unknown keeps its id. */
+export async function keyNames(ids, signal) {
+  const missing = [...new Set(ids)].filter((id) => id && !aliases.has(id)).slice(0, 200);
+  for (let at = 0; at < missing.length; at += 8) {
+    await Promise.all(missing.slice(at, at + 8).map(async (id) => {
+      aliases.set(id, (await keyOf(id, signal))?.key_alias ?? id);
+    }));
+  }
+  return aliases;
+}
+
+/** Forgets what was read before: an operation changed keys or accounts. */
+export const changed = () => { accountsRead = null; aliases.clear(); };
+
+export async function post(path, body) {
+  const answer = await ask(path, { method: "POST", body });
+  changed();
+  return answer;
 }
 
 /** Resolves after `seconds`, or at once when `signal` aborts. */

@@ -1,25 +1,34 @@
-// The page: sign-in, navigation, theme. Invariant: one view at a time; leaving a view aborts its requests and timers.
+// The frame: sign-in, navigation, search, period, zone, theme. Invariant: one page at a time; leaving a page aborts its
+// requests and timers.
 
 import { ask, hasKey, signedIn, signedOut } from "./api.js";
-import { el, failure, say } from "./dom.js";
 import * as audit from "./audit.js";
 import * as budgets from "./budgets.js";
-import * as exchange from "./exchange.js";
-import * as exchanges from "./exchanges.js";
+import * as customers from "./customers.js";
 import * as keys from "./keys.js";
 import * as live from "./live.js";
-import * as projects from "./projects.js";
-import * as spend from "./spend.js";
+import * as request from "./request.js";
+import * as requests from "./requests.js";
+import { arrive, go, here, LOCAL_ZONE, period, PERIODS, replace, to, withQuery, zone } from "./route.js";
+import { Search } from "./search.js";
+import { Empty, Failure, html, Layers, Menu, openDialog, useEffect, useLayoutEffect, useState } from "./ui.js";
+import * as usage from "./usage.js";
+import { render } from "./vendor/preact.js";
 
-const VIEWS = { live, spend, exchanges, keys, projects, budgets, audit };
-const THEMES = { auto: "system", light: "light", dark: "dark" };
-const main = document.getElementById("main");
-const header = document.getElementById("top");
+/** Path → page: {title, Page, accepts: parameter → valid values, operator?: not for keys, hasPeriod?, one: the page of one object}. */
+const PAGES = { usage, requests: { ...requests, one: request }, live, customers, keys, budgets, audit };
+const GROUPS = [["usage", "requests", "live"], ["customers", "keys", "budgets"], ["audit"]];
+const FIRST = "usage";
+const THEMES = { auto: "System", light: "Light", dark: "Dark" };
 
-let me = null;
-let shown = new AbortController();
+const mayView = (name, me) => me.role === "operator" || !PAGES[name].operator;
+const titleOf = (name, me) => (name === "keys" && me.role === "key" ? "My key" : PAGES[name].title);
 
-// -- light and dark
+/** The page of a path; null: there is none. */
+function pageOf([name = FIRST, id, ...rest], me) {
+  if (!Object.hasOwn(PAGES, name) || rest.length || !mayView(name, me)) return null;
+  return id === undefined ? PAGES[name] : PAGES[name].one ?? null;
+}
 
 function theme(name) {
   document.documentElement.dataset.theme = name;
@@ -27,134 +36,152 @@ function theme(name) {
   else localStorage.setItem("tokenweir.theme", name);
 }
 
-function themeButton() {
-  const words = () => `Theme: ${THEMES[document.documentElement.dataset.theme]}`;
-  const button = el("button", { type: "button", class: "plain", click: () => {
-    const names = Object.keys(THEMES);
-    theme(names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length]);
-    label();
-    say(words());
-  } }, el("span", { "aria-hidden": "true", class: "moon" }));
-  const label = () => {
-    button.setAttribute("aria-label", `${words()}. Change.`);
-    button.title = words();
+// -- the frame
+
+function Rail({ me, current, open, close }) {
+  const link = (name) => html`<a key=${name} href=${to(name)} aria-current=${name === current ? "page" : null} onClick=${close}>${titleOf(name, me)}</a>`;
+  return html`<nav class=${open ? "rail open" : "rail"} id="rail" aria-label="Pages"><a class="brand" href=${to(FIRST)}><img src="page/icon.svg" alt="" width="24" height="24" />Tokenweir</a>
+    ${GROUPS.map((names) => html`<div key=${names[0]}>${names.filter((name) => mayView(name, me)).map(link)}</div>`)}</nav>`;
+}
+
+function PeriodChoice() {
+  const chosen = period();
+  const set = (changes) => go(withQuery(changes));
+  const choose = (event) => {
+    const name = event.currentTarget.value;
+    set(name === "custom" ? { period: null, from: chosen.first, to: chosen.last } : { period: name === "30d" ? null : name, from: null, to: null });
   };
-  label();
-  return button;
+  const day = (name, label, value) => html`<label><span class="unseen">${label}</span><input type="date" name=${name} value=${value} onChange=${(event) => event.currentTarget.value && set({ period: null, from: chosen.first, to: chosen.last, [name]: event.currentTarget.value })} /></label>`;
+  return html`<div class="row"><label><span class="unseen">Period</span><select name="period" value=${chosen.name} onChange=${choose}>${Object.entries(PERIODS).map(([name, words]) => html`<option key=${name} value=${name}>${words}</option>`)}</select></label>
+    ${chosen.name === "custom" && html`${day("from", "From", chosen.first)} – ${day("to", "Until", chosen.last)}`}</div>`;
 }
 
-// -- header and navigation
-
-function titleOf(name) {
-  return name === "keys" && me.role === "key" ? "My key" : VIEWS[name].title;
+function ZoneChoice() {
+  const zones = [...new Set(["UTC", LOCAL_ZONE, zone()])];
+  return html`<label><span class="unseen">Time zone</span><select name="tz" value=${zone()} onChange=${(event) => go(withQuery({ tz: event.currentTarget.value === "UTC" ? null : event.currentTarget.value }))}>
+    ${zones.map((name) => html`<option key=${name} value=${name}>${name === LOCAL_ZONE && name !== "UTC" ? `Local: ${name}` : name}</option>`)}</select></label>`;
 }
 
-const mayView = (name) => me.role === "operator" || !VIEWS[name].operator;
-
-function drawHeader(current) {
-  const links = me && Object.keys(VIEWS).filter(mayView).map((name) =>
-    el("a", { href: `#/${name}`, "aria-current": name === current && "page" }, titleOf(name)));
-  const who = me && el("span", { class: "who" }, me.role === "operator" ? `${me.name} (${me.may})` : me.key_alias);
-  header.replaceChildren(...[
-    el("div", { class: "brand" }, el("img", { src: "page/icon.svg", alt: "", width: 24, height: 24 }), "Tokenweir"),
-    links && el("nav", { "aria-label": "Views" }, links),
-    el("div", { class: "tools" }, who, themeButton(),
-      me && el("button", { type: "button", class: "plain", click: () => signOut() }, "Sign out")),
-  ].filter(Boolean));
+function ThemeMenu() {
+  const [name, set] = useState(document.documentElement.dataset.theme);
+  return html`<${Menu} label=${`Theme: ${THEMES[name]}`} words=${html`<span aria-hidden="true" class="moon" />`} of=${Object.entries(THEMES).map(([one, label]) => ({ label, checked: one === name, act: () => (theme(one), set(one)) }))} />`;
 }
 
-function place() {
-  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const [name, id] = path.split("/").map(decodeURIComponent);
-  return { name: name in VIEWS && mayView(name) ? name : "live", id, query: new URLSearchParams(query) };
+function Top({ me, page, openRail, railOpen, signOut }) {
+  const who = me.role === "operator" ? `${me.name} (${me.may})` : me.key_alias;
+  return html`<header id="top"><button type="button" class="plain burger" aria-label="Pages" aria-expanded=${String(railOpen)} aria-controls="rail" onClick=${openRail}>☰</button>
+    <button type="button" class="search-button" aria-keyshortcuts="Control+K" onClick=${() => openSearch(me)}><span>Search</span><kbd>Ctrl K</kbd></button>
+    <div class="tools">${page?.hasPeriod && html`<${PeriodChoice} />`}<${ZoneChoice} /><${ThemeMenu} />
+    <${Menu} label=${`Signed in as ${who}`} words=${html`<span class="who">${who}</span>`} of=${[{ label: "Sign out", act: signOut }]} /></div></header>`;
 }
 
-async function show(moved) {
-  shown.abort();
-  shown = new AbortController();
-  const { signal } = shown;
-  const { name, id, query } = place();
-  const view = name === "exchanges" && id ? exchange : VIEWS[name];
-  drawHeader(name);
-  const title = view === exchange ? exchange.title : titleOf(name);
-  document.title = `${title} · Tokenweir`;
-  const body = el("div", { class: "view" });
-  main.replaceChildren(el("h1", { tabindex: -1 }, title), body);
-  if (moved) /** @type {HTMLElement} */ (main.firstChild).focus();
-  try {
-    await view.show(body, { signal, me, id, query });
-  } catch (error) {
-    if (!signal.aborted) body.replaceChildren(failure(error, () => show()));
-  }
+const openSearch = (me) => openDialog(html`<${Search} me=${me} pages=${Object.keys(PAGES).filter((name) => mayView(name, me)).map((name) => [titleOf(name, me), to(name)])} />`);
+
+function Ignored() {
+  const { ignored } = here();
+  if (!ignored.length) return null;
+  return html`<div class="row chips">${ignored.map((one) => html`<span class="chip warn" role="status" key=${one}>Ignored: ${one}</span>`)}<button type="button" class="small" onClick=${() => replace(withQuery({}))}>Remove</button></div>`;
+}
+
+function View({ page, me, place }) {
+  const [name = FIRST, id] = place.path;
+  const title = page ? (id === undefined ? titleOf(name, me) : page.title) : "Page not found";
+  useLayoutEffect(() => {
+    document.title = `${title} · Tokenweir`;
+    scrollTo(0, place.entry.scroll);
+  }, [place.entry]);
+  if (!page) return html`<h1 tabindex="-1">${title}</h1><${Empty} title="There is no such page.">The link may be mistyped, or the page is not for you. <a href=${to(FIRST)}>Go to ${titleOf(FIRST, me)}</a>.<//>`;
+  return html`<h1 tabindex="-1">${title}</h1><${Ignored} /><div class="view"><${page.Page} key=${place.path.join("/")} me=${me} id=${id} /></div>`;
+}
+
+/** The whole console of a signed-in caller. */
+function Frame({ me, signOut }) {
+  const read = () => arrive((parts) => pageOf(parts, me)?.accepts ?? {});
+  const [place, set] = useState(read);
+  const [railOpen, setRail] = useState(false);
+  useEffect(() => {
+    const moved = () => location.hash !== "#main" && set((before) => {
+      const after = read();
+      if (after.path.join("/") !== before.path.join("/")) openDialog(null);
+      return after;
+    });
+    const key = (event) => {
+      if (event.key === "Escape") setRail(false);
+      if (event.key !== "k" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      if (!document.querySelector("dialog")) openSearch(me);
+    };
+    addEventListener("hashchange", moved);
+    addEventListener("keydown", key);
+    return () => (removeEventListener("hashchange", moved), removeEventListener("keydown", key));
+  }, []);
+  const path = place.path.join("/");
+  const [shown, setShown] = useState(path);
+  useEffect(() => {
+    if (path === shown) return;
+    setShown(path);
+    document.querySelector("h1")?.focus({ preventScroll: true });
+  }, [path]);
+  const page = pageOf(place.path, me);
+  return html`<${Rail} me=${me} current=${place.path[0] ?? FIRST} open=${railOpen} close=${() => setRail(false)} />
+    ${railOpen && html`<div class="shade" onClick=${() => setRail(false)} />`}
+    <div class="page"><${Top} me=${me} page=${page} railOpen=${railOpen} openRail=${() => setRail(!railOpen)} signOut=${signOut} />
+    <main id="main" tabindex="-1"><${View} page=${page} me=${me} place=${place} /></main></div>`;
 }
 
 // -- signing in and out
 
-async function signOut(words) {
-  await signedOut();
-  me = null;
-  shown.abort();
-  signIn(words);
-}
-
-function signIn(words) {
-  drawHeader();
-  document.title = "Sign in · Tokenweir";
-  const trouble = el("div", { id: "trouble" }, words && el("p", { class: "notice bad", role: "alert" }, words));
-  const field = el("input", {
-    type: "password", id: "credential", required: true, autocomplete: "off", spellcheck: "false",
-    autocapitalize: "off", "aria-describedby": "what trouble",
-  });
-  const button = el("button", { class: "main" }, "Sign in");
+function SignIn({ words, enter }) {
+  const [state, set] = useState({ error: words ? { message: words } : null, busy: false, oidc: null });
+  useEffect(() => {
+    document.title = "Sign in · Tokenweir";
+    document.getElementById("credential").focus();
+    ask("v1/session", { quiet: true }).then(({ oidc }) => set((before) => ({ ...before, oidc })), () => null);
+  }, []);
   const submit = async (event) => {
     event.preventDefault();
-    button.disabled = true;
+    const field = event.currentTarget.elements.credential;
+    set((before) => ({ ...before, busy: true }));
     try {
-      await enter(field.value.trim());
+      const text = field.value.trim();
+      if (!/^[\x21-\x7e]+$/.test(text)) throw new Error("A secret or a key contains only ASCII characters and no spaces.");
+      enter(await signedIn(text));
     } catch (error) {
-      const shownError = error.status === 401 ? new Error("This is neither an operator's secret nor an active key.") : error;
-      trouble.replaceChildren(failure(shownError));
-      button.disabled = false;
+      const shown = error.status === 401 ? new Error("This is neither an operator's secret nor an active key.") : error;
+      set((before) => ({ ...before, busy: false, error: shown }));
       field.select();
     }
   };
-  main.replaceChildren(el("form", { class: "card sign-in", submit },
-    el("h1", {}, "Sign in"),
-    el("label", { for: "credential" }, "Operator's secret or key"), field,
-    el("p", { class: "quiet small", id: "what" }, "An operator sees all data, in every tab of this browser, for 8 hours after the last use. A key (tw-…) shows only its own data, in this tab."),
-    trouble, button, identityLink()));
-  field.focus();
+  return html`<main id="main" tabindex="-1"><form class="card sign-in" onSubmit=${submit}><h1>Sign in</h1>
+    <label for="credential">Operator's secret or key</label><input type="password" id="credential" required autocomplete="off" spellcheck="false" autocapitalize="off" aria-describedby="what trouble" />
+    <p class="quiet small" id="what">An operator sees all data, in every tab of this browser, for 8 hours after the last use. A key (tw-…) shows only its own data, in this tab.</p>
+    <div id="trouble">${state.error && html`<${Failure} error=${state.error} />`}</div><button class="main" disabled=${state.busy}>Sign in</button>
+    ${state.oidc && html`<a class="button" href=${state.oidc.url}>Sign in with ${state.oidc.label}</a>`}</form></main>`;
 }
 
-/** The way to the identity provider, empty where none is configured. */
-function identityLink() {
-  const place = el("div", {});
-  ask("v1/session", { quiet: true }).then(({ oidc }) => {
-    if (oidc) place.replaceChildren(el("a", { class: "button", href: oidc.url }, `Sign in with ${oidc.label}`));
-  }, () => null);
-  return place;
+function App() {
+  const [state, set] = useState({ me: undefined, words: null, error: null });
+  const begin = () => ask("v1/me", { quiet: !hasKey() }).then((me) => set({ me }), (error) => set(error.status === 401 ? (before) => ({ me: null, words: before.words }) : { error }));
+  const signOut = async (words) => (await signedOut(), set({ me: null, words }));
+  useEffect(() => {
+    addEventListener("signed-out", (/** @type {CustomEvent} */ event) => signOut(event.detail));
+    begin();
+  }, []);
+  if (state.error) return html`<main id="main" tabindex="-1"><${Failure} error=${state.error} again=${begin} /></main>`;
+  if (state.me === undefined) return html`<main id="main" tabindex="-1" />`;
+  return html`${state.me ? html`<${Frame} me=${state.me} signOut=${() => signOut()} />` : html`<${SignIn} words=${state.words} enter=${(me) => set({ me })} />`}<${Layers} />`;
 }
 
-async function enter(text) {
-  if (!/^[\x21-\x7e]+$/.test(text)) throw new Error("A secret or a key contains only ASCII characters and no spaces.");
-  me = await signedIn(text);
-  await show(true);
+/** Copying one amount copies all its digits. */
+function copyExact(event) {
+  const at = /** @type {HTMLElement} */ (getSelection().anchorNode?.parentElement?.closest("[data-exact]"));
+  if (!at || !at.contains(getSelection().focusNode) || String(getSelection()).trim() !== at.textContent) return;
+  event.clipboardData.setData("text/plain", at.dataset.exact);
+  event.preventDefault();
 }
 
-async function begin() {
-  theme(localStorage.getItem("tokenweir.theme") ?? "auto");
-  addEventListener("hashchange", () => me && location.hash !== "#main" && show(true));
-  addEventListener("signed-out", (/** @type {CustomEvent} */ event) => signOut(event.detail));
-  document.getElementById("skip").addEventListener("click", (event) => (event.preventDefault(), main.focus()));
-  try {
-    me = await ask("v1/me", { quiet: !hasKey() });
-  } catch (error) {
-    if (error.status === 401 && !hasKey()) return signIn();
-    drawHeader();
-    if (error.status !== 401) main.replaceChildren(failure(error, begin));
-    return undefined;
-  }
-  return show();
-}
-
-begin();
+history.scrollRestoration = "manual";
+theme(localStorage.getItem("tokenweir.theme") ?? "auto");
+document.getElementById("skip").addEventListener("click", (event) => (event.preventDefault(), document.getElementById("main").focus()));
+document.addEventListener("copy", copyExact);
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,56 +1,34 @@
-// The audit log. Invariants: read-only and complete; a change without a recorded result is shown as unknown.
+// The audit log. Invariants: read-only and complete; a change without a recorded result is shown as unconfirmed.
 
-import { ask, everyAccount, everyKey } from "./api.js";
-import { el, empty, failure, loading, rowOf, say, table } from "./dom.js";
-import { many, mark, moment, RESULTS } from "./formatting.js";
+import { ask, everyAccount, keyNames } from "./api.js";
+import { RESULTS } from "./formatting.js";
+import { Code, Empty, html, Loaded, Status, Table, Time, useData } from "./ui.js";
+import { Older, useOlder } from "./older.js";
 
 export const title = "Audit";
 export const operator = true;
+export const accepts = {};
 
 const WAYS = { api: "console or API", cli: "command line" };
 
 const text = (value) => (Array.isArray(value) ? value.map(text).join(" ") : value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value));
 
-function details(one) {
-  const given = Object.entries(one.details ?? {});
-  return given.length ? given.map(([name, value]) => el("div", { class: "small" }, el("span", { class: "quiet" }, `${name}: `), text(value))) : "–";
-}
+const Details = ({ of }) => Object.entries(of ?? {}).map(([name, value]) => html`<div key=${name}><span class="quiet">${name}:</span> ${text(value)}</div>`);
 
 const columns = (names) => [
-  { label: "When", cell: (one) => moment(one.at, true) },
-  { label: "Who", long: true, cell: (one) => [one.actor, el("div", { class: "quiet small" }, `${WAYS[one.via] ?? one.via}${one.origin ? ` from ${one.origin}` : ""}`)] },
-  { label: "Action", cell: (one) => el("code", {}, one.action) },
-  { label: "Target", long: true, cell: (one) => (names.has(one.target) ? [names.get(one.target), el("div", { class: "quiet small" }, one.target)] : one.target ?? "–") },
-  { label: "Details", long: true, cell: details },
-  { label: "Result", long: true, cell: (one) => [mark(RESULTS, one.result), one.message && el("div", { class: "small" }, one.message)] },
+  { label: "Action", lead: true, cell: (one) => html`<${Code}>${one.action}<//>` },
+  { label: "When", fact: true, cell: (one) => html`<${Time} at=${one.at} />` },
+  { label: "Who", fact: true, cell: (one) => html`${one.actor}<div class="quiet small">${WAYS[one.via] ?? one.via}${one.origin ? ` from ${one.origin}` : ""}</div>` },
+  { label: "Target", fact: true, cell: (one) => html`<span title=${one.target}>${names.get(one.target) ?? one.target ?? "–"}</span>` },
+  { label: "Details", fact: true, cell: (one) => html`<${Details} of=${one.details} />` },
+  { label: "Result", amount: true, cell: (one) => html`<${Status} table=${RESULTS} name=${one.result} />${one.message && html`<div class="small">${one.message}</div>`}` },
 ];
 
-/** The newest entries; a button loads older ones. */
-export async function show(body, { signal }) {
-  body.replaceChildren(loading());
-  const [keys, accounts] = await Promise.all([everyKey(signal), everyAccount(signal)]);
-  /** @type {any} */
-  const named = [...keys.map((one) => [one.token, one.key_alias]), ...accounts.map((one) => [one.id, one.name])];
-  const names = new Map(named);
-  const heads = columns(names);
-  const more = el("div", { class: "row end" });
-  let lines = null;
-  async function add(after) {
-    more.replaceChildren();
-    try {
-      const page = await ask("v1/audit", { query: { after }, signal });
-      if (!lines) {
-        lines = table({ caption: "Changes by operators, newest first", columns: heads, rows: [] });
-        body.replaceChildren(page.data.length ? lines : empty("No changes yet.", "Every change of a key, a project, a budget, a price or an entry is recorded here, with the operator and the origin."), more);
-      }
-      lines.tBodies[0].append(...page.data.map((one) => rowOf(heads, one)));
-      if (page.has_more) more.replaceChildren(el("button", { type: "button", click: () => add(page.next_after) }, "Show older entries"));
-      if (after) say(`${many(page.data.length, "more entry", "more entries")} shown.`);
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!lines) throw error;
-      more.replaceChildren(failure(error, () => add(after)));
-    }
-  }
-  await add();
+export function Page() {
+  const older = useOlder("audit", (after, signal) => ask("v1/audit", { query: { after }, signal }), []);
+  const targets = (older.data ?? []).map((one) => one.target).filter((id) => id?.startsWith("key"));
+  const names = useData(async (signal) => new Map([...(await keyNames(targets, signal)), .../** @type {any} */ ((await everyAccount()).map((one) => [one.id, one.name]))]), [targets.join()]);
+  return html`<${Loaded} of=${older}>${(rows) => (rows.length
+    ? html`<${Table} caption="Changes by operators, newest first" columns=${columns(names.data ?? new Map())} rows=${rows} /><${Older} of=${older} word="changes" />`
+    : html`<${Empty} title="No changes yet.">Every change of a key, a customer, a budget, a price or an entry is recorded here, with the operator and the origin.<//>`)}<//>`;
 }

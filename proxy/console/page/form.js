@@ -1,60 +1,54 @@
 // A form in a dialog. Invariants: only changed fields are sent; an error marks the field that it names.
 
-import { el, failure, overlay } from "./dom.js";
+import { closeDialog, Dialog, Failure, html, openDialog, useLayoutEffect, useRef, useState } from "./ui.js";
 
-function control(name, field, value) {
-  const shared = { name, id: `field-${name}`, "aria-describedby": `about-${name}` };
-  if (!field.options) {
-    return el("input", { ...shared, type: field.type ?? "text", min: field.min, step: field.step, required: field.required, maxlength: field.type ? null : 2000, autocomplete: "off", value });
-  }
+function Control({ name, field, value, wrong }) {
+  const shared = { name, id: `field-${name}`, "aria-describedby": `about-${name}`, "aria-invalid": wrong ? "true" : null };
+  if (!field.options) return html`<input ...${shared} type=${field.type ?? "text"} min=${field.min} step=${field.step} required=${field.required} maxlength=${field.type ? null : 2000} autocomplete="off" defaultValue=${value} />`;
   const known = value in field.options ? field.options : { ...field.options, [value]: value };
-  return el("select", shared, Object.entries(known).map(([one, words]) => el("option", { value: one, selected: one === value }, words)));
+  return html`<select ...${shared}>${Object.entries(known).map(([one, words]) => html`<option key=${one} value=${one} selected=${one === value}>${words}</option>`)}</select>`;
 }
 
-const line = (name, field, value) => el("div", { class: "field-line" },
-  el("label", { for: `field-${name}` }, field.label), control(name, field, value),
-  el("div", { class: "quiet small", id: `about-${name}` }, field.hint ?? ""));
-
-/** Shows an error and marks its field. */
-function refused(form, error, trouble) {
-  form.querySelectorAll("[aria-invalid]").forEach((one) => one.removeAttribute("aria-invalid"));
-  const field = error.param && form.elements[error.param];
-  trouble.replaceChildren(failure(error));
-  if (!field) return;
-  field.setAttribute("aria-invalid", "true");
-  field.focus();
-}
+const Line = ({ name, field, value, wrong }) => html`<div class="field-line"><label for=${`field-${name}`}>${field.label}</label><${Control} name=${name} field=${field} value=${value} wrong=${wrong} />
+  <div class="quiet small" id=${`about-${name}`}>${field.hint ?? ""}</div></div>`;
 
 /**
- * Opens a form. `fields`: name → {label, hint, options or type, from: object → text, to: text → value to send,
- * with: another field; this one is sent when that one changes}. `fresh`: a new object; every non-empty field is sent.
- * `send` gets the body, `done` the answer.
+ * `fields`: name → {label, hint, options or type, from: object → text, to: text → value to send, with: another field (this one is sent when
+ * that one changes), more: shown under “More”}. `fresh`: a new object; every non-empty field is sent. `send` gets the body; `done` gets
+ * the answer and may return the next dialog.
  * @param {{title: string, words?: any, fields: Record<string, any>, one?: any, fresh?: boolean, label: string,
- *   send: (body: object) => Promise<any>, done: (answer: any) => void}} options
+ *   send: (body: object) => Promise<any>, done: (answer: any) => any}} options
  */
-export function openForm({ title, words, fields, one, fresh, label, send, done }) {
+export function Form({ title, words, fields, one, fresh, label, send, done }) {
   const lines = Object.entries(fields);
-  const first = Object.fromEntries(lines.map(([name, field]) => [name, String(field.from(one))]));
-  const trouble = el("div", {});
-  const button = el("button", { class: "main" }, label);
+  const first = useRef(Object.fromEntries(lines.map(([name, field]) => [name, String(field.from(one))]))).current;
+  const [state, set] = useState({ busy: false, error: null });
+  const form = useRef(null);
+  useLayoutEffect(() => {
+    const field = state.error?.param && form.current.elements[state.error.param];
+    if (!field) return;
+    field.closest("details")?.setAttribute("open", "");
+    field.focus();
+  }, [state.error]);
   const submit = async (event) => {
     event.preventDefault();
-    const given = new FormData(form);
+    const given = new FormData(form.current);
     const differs = (name) => given.get(name) !== first[name] || lines.some(([other, field]) => field.with === name && given.get(other) !== first[other]);
     const changed = lines.filter(([name]) => (fresh ? given.get(name) !== "" : differs(name)));
-    button.disabled = true;
+    set({ busy: true, error: null });
     try {
       const answer = await send(Object.fromEntries(changed.map(([name, field]) => [name, field.to(given.get(name))])));
-      box.close();
-      done(answer);
+      const next = done(answer);
+      if (next?.type) openDialog(next); else closeDialog();
     } catch (error) {
-      refused(form, error, trouble);
-      button.disabled = false;
+      set({ busy: false, error });
     }
   };
-  const form = el("form", { submit }, words && el("p", {}, words),
-    el("div", { class: "fields" }, lines.map(([name, field]) => line(name, field, first[name]))),
-    trouble, el("div", { class: "row end" }, el("button", { type: "button", click: () => box.close() }, "Cancel"), button));
-  const box = overlay(title, form);
-  form.elements[0].focus();
+  const draw = (shown) => html`<div class="fields">${shown.map(([name, field]) => html`<${Line} key=${name} name=${name} field=${field} value=${first[name]} wrong=${state.error?.param === name} />`)}</div>`;
+  const more = lines.filter(([, field]) => field.more);
+  const error = state.error && { message: fields[state.error.param] ? `${fields[state.error.param].label}: ${state.error.message}` : state.error.message };
+  return html`<${Dialog} title=${title}><form ref=${form} onSubmit=${submit}>${words && html`<p>${words}</p>`}
+    ${draw(lines.filter(([, field]) => !field.more))}${more.length > 0 && html`<details open=${!fresh}><summary>More limits</summary>${draw(more)}</details>`}
+    ${error && html`<${Failure} error=${error} />`}
+    <div class="row end"><button type="button" onClick=${closeDialog}>Cancel</button><button class="main" disabled=${state.busy}>${label}</button></div></form><//>`;
 }

@@ -1,16 +1,11 @@
-// Formats money, counts and times. Invariants: money is whole nUSD (BigInt), never a float; an amount above zero is never
-// shown as zero; a time is local, with UTC in its title.
-
-import { el } from "./dom.js";
+// Formats money, counts and times as text. Invariants: money is whole nUSD (BigInt), never a float; an amount above zero
+// is never shown as zero; a time is in the zone that is given.
 
 const NUSD = 1_000_000_000n;
+const PLACES_MAX = 6;
 const COUNT = new Intl.NumberFormat("en");
-/** @type {Intl.DateTimeFormatOptions} */
-const MOMENT_PARTS = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" };
-const MOMENT = new Intl.DateTimeFormat("en-GB", MOMENT_PARTS);
-const FAR_MOMENT = new Intl.DateTimeFormat("en-GB", { year: "numeric", ...MOMENT_PARTS });
-const UTC_DAY = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", weekday: "short", day: "numeric", month: "short" });
-const SHORT_DAY = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
+
+const sizeOf = (amount) => (amount < 0n ? -amount : amount);
 
 /** A decimal number of USD, as text or as JSON's number → nUSD, BigInt. Null stays null. */
 export function nusd(usd) {
@@ -22,27 +17,40 @@ export function nusd(usd) {
   return sign ? -found : found;
 }
 
-/** All digits. */
+const dollars = (amount, digits) => `${amount < 0n ? "−" : ""}$${COUNT.format(sizeOf(amount) / NUSD)}${digits && `.${digits}`}`;
+
+/** All digits, at least two decimals. */
 export function exact(amount) {
-  const size = amount < 0n ? -amount : amount;
-  const part = String(size % NUSD).padStart(9, "0").replace(/0+$/, "");
-  return `${amount < 0n ? "−" : ""}$${COUNT.format(size / NUSD)}${part && `.${part.padEnd(2, "0")}`}`;
+  const digits = String(sizeOf(amount) % NUSD).padStart(9, "0").replace(/0+$/, "");
+  return dollars(amount, amount === 0n ? "" : digits.padEnd(2, "0"));
 }
 
-/** Four decimals from one dollar up, three significant digits below. */
+/** Rounded to a number of decimals; a smaller amount is `<$0.01`. */
+export function fixed(amount, places) {
+  const unit = 10n ** BigInt(9 - places);
+  const size = sizeOf(amount);
+  if (size === 0n) return "$0";
+  if (size && size < unit / 2n) return `<${fixed(unit, places)}`;
+  const rounded = ((size + unit / 2n) / unit) * unit;
+  const digits = String(rounded % NUSD).padStart(9, "0").slice(0, places);
+  return dollars(amount < 0n ? -rounded : rounded, digits);
+}
+
+/** The decimals that all amounts of a column need: two, or enough for two digits of the smallest amount, at most six. */
+export function placesOf(amounts) {
+  const sizes = amounts.filter((one) => one).map(sizeOf);
+  if (!sizes.length) return 2;
+  const least = sizes.reduce((one, other) => (other < one ? other : one));
+  return Math.min(PLACES_MAX, Math.max(2, 11 - String(least).length));
+}
+
+/** Cents from one dollar up, three significant digits below. */
 export function brief(amount) {
-  const size = amount < 0n ? -amount : amount;
-  const kept = size >= NUSD ? 5 : Math.max(0, String(size).length - 3);
-  const unit = 10n ** BigInt(kept);
+  const size = sizeOf(amount);
+  if (size >= NUSD || size === 0n) return fixed(amount, 2);
+  const unit = 10n ** BigInt(Math.max(0, String(size).length - 3));
   const rounded = ((size + unit / 2n) / unit) * unit;
   return exact(amount < 0n ? -rounded : rounded);
-}
-
-/** nUSD, text or number of USD → an element with all digits in its title. Null becomes `none`, not zero. */
-export function money(usd, none = "–") {
-  const amount = typeof usd === "bigint" ? usd : nusd(usd);
-  if (amount === null) return el("span", { class: "quiet", title: "unknown" }, none);
-  return el("span", { class: "figure", title: `${exact(amount)} USD` }, brief(amount));
 }
 
 export const count = (number) => (number === null || number === undefined ? "–" : COUNT.format(number));
@@ -50,67 +58,74 @@ export const count = (number) => (number === null || number === undefined ? "–
 /** `1 stream`, `2 streams`. */
 export const many = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
 
-export const percent = (part) => `${COUNT.format(Number((part * 100).toFixed(part < 0.1 ? 2 : 1)))} %`;
+export const percent = (part) => `${COUNT.format(Number((part * 100).toFixed(Math.abs(part) < 0.1 ? 1 : 0)))} %`;
 
 /** Milliseconds. */
 export function span(ms) {
   if (ms === null || ms === undefined) return "–";
-  if (ms < 1000) return `${Math.round(ms * 10) / 10} ms`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
   const seconds = ms / 1000;
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
   const minutes = Math.floor(seconds / 60);
   if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return minutes < 2880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.floor(minutes / 1440)} days`;
 }
 
-const utc = (at) => `${at.toISOString().replace("T", " ").replace("Z", "")} UTC`;
+const formats = new Map();
 
-/** An ISO time; `far` adds the year. Null becomes a dash. */
-export function moment(iso, far = false) {
-  if (!iso) return "–";
-  const at = new Date(iso);
-  return el("time", { datetime: iso, title: utc(at) }, (far ? FAR_MOMENT : MOMENT).format(at));
+function format(at, timeZone, parts) {
+  const name = `${timeZone} ${Object.keys(parts)}`;
+  if (!formats.has(name)) formats.set(name, new Intl.DateTimeFormat("en-GB", { timeZone, hourCycle: "h23", ...parts }));
+  return formats.get(name).format(at);
 }
 
-/** A date with its year. */
-export function date(iso) {
-  const at = new Date(iso);
-  return el("time", { datetime: iso, title: utc(at) },
-    at.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" }));
+const DAY = { day: "numeric", month: "short" };
+const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit" };
+
+/** `26 Nov, 14:03:11`; the year if it is another one. */
+export const moment = (at, zone) => format(at, zone, { ...(dateIn(at, zone).slice(0, 4) === dateIn(new Date(), zone).slice(0, 4) ? {} : { year: "numeric" }), ...DAY, ...CLOCK });
+export const date = (at, zone) => format(at, zone, { ...DAY, year: "numeric" });
+export const shortDay = (at, zone) => format(at, zone, DAY);
+export const day = (at, zone) => format(at, zone, { weekday: "short", ...DAY });
+export const utc = (at) => `${at.toISOString().replace("T", " ").replace("Z", "")} UTC`;
+
+/** The calendar date, `2026-11-26`. */
+export const dateIn = (at, zone) => format(at, zone, { year: "numeric", month: "2-digit", day: "2-digit" }).split("/").reverse().join("-");
+
+/** The first second of a calendar date, in Unix seconds. */
+export function startOf(text, zone) {
+  const wall = Date.parse(`${text}T00:00:00Z`);
+  const shown = (ms) => Date.parse(`${dateIn(ms, zone)}T${format(ms, zone, CLOCK)}Z`);
+  const guess = wall - (shown(wall) - wall);
+  return (guess - (shown(guess) - wall)) / 1000;
 }
 
-/** Unix seconds → the day in UTC. */
-export const day = (seconds) => UTC_DAY.format(new Date(seconds * 1000));
-export const shortDay = (seconds) => SHORT_DAY.format(new Date(seconds * 1000));
+/** A calendar date, some days later. */
+export const plusDays = (text, days) => new Date(Date.parse(`${text}T00:00:00Z`) + days * 86_400_000).toISOString().slice(0, 10);
+
+export const plain = (name) => name.replaceAll("_", " ");
 
 export const OUTCOMES = {
-  served: ["completed", "The exchange completed."],
-  client_left: ["client left", "The client disconnected before the end."],
-  upstream_failed: ["provider failed", "The provider failed before the end."],
-  upstream_stalled: ["provider stalled", "The provider sent nothing for too long, so the proxy ended the exchange."],
-  budget_cut: ["budget cut", "The proxy stopped the exchange because its budget was exhausted."],
-  shut_down: ["shut down", "The proxy was shut down during the exchange."],
-  crashed: ["crashed", "The proxy crashed during the exchange. The usage was recorded before the crash."],
-  refused_upstream: ["rejected by provider", "The provider rejected the request."],
+  served: ["Completed", ""],
+  client_left: ["Client left", "The client disconnected before the end."],
+  upstream_failed: ["Provider failed", "The provider failed before the end."],
+  upstream_stalled: ["Provider stalled", "The provider sent nothing for too long, so the proxy ended the request."],
+  budget_cut: ["Budget exhausted", "The proxy stopped the request because its budget was exhausted."],
+  shut_down: ["Proxy shut down", "The proxy was shut down during the request."],
+  crashed: ["Proxy crashed", "The proxy crashed during the request. The usage was recorded before the crash."],
+  refused_upstream: ["Rejected by provider", "The provider rejected the request."],
 };
 
 export const SOURCES = {
-  reported: ["from provider", "The provider reported the usage."],
-  estimated: ["estimated", "The provider did not report the usage. The counts are estimated."],
-  provider_later: ["from provider, later", "The provider reported the usage when it was asked afterwards."],
-  none: ["none", "No usage: the provider reported none, and there was nothing to estimate."],
+  reported: ["From provider", "The provider reported the usage."],
+  estimated: ["Estimated", "The provider did not report the usage. The counts are estimated."],
+  provider_later: ["From provider, later", "The provider reported the usage when it was asked afterwards."],
+  none: ["None", "No usage: the provider reported none, and there was nothing to estimate."],
 };
 
 export const RESULTS = {
-  done: ["done", "The change was made."],
-  refused: ["refused", "The change was refused. Nothing changed."],
-  failed: ["failed", "The change failed with an error. Check whether it took effect."],
-  begun: ["unconfirmed", "The change was started, but its result was not recorded. Check whether it took effect."],
+  done: ["Done", "The change was made."],
+  refused: ["Refused", "The change was refused. Nothing changed."],
+  failed: ["Failed", "The change failed with an error. Check whether it took effect."],
+  begun: ["Unconfirmed", "The change was started, but its result was not recorded. Check whether it took effect."],
 };
-
-/** A badge: outcome of an exchange, source of its usage, or result of a change. */
-export function mark(table, name) {
-  const [label, words] = table[name] ?? [name, ""];
-  const good = ["served", "reported", "provider_later", "done"].includes(name);
-  return el("span", { class: `mark ${good ? "good" : "careful"}`, title: words }, label);
-}

@@ -1,131 +1,128 @@
-// Keys. Invariants: a secret is shown once and stored nowhere; an action that cannot be undone needs a confirmation.
+// Keys. Invariants: a secret is shown once and stored nowhere; an action that cannot be undone needs a confirmation; the server
+// searches and pages, so every key can be found.
 
-import { ask, everyAccount, everyKey, post, projectName } from "./api.js";
-import { confirmed, el, empty, loading, overlay, pairs, say, table } from "./dom.js";
-import { creditForm, keyForm, limits, takesCredit } from "./limit_forms.js";
-import { count, date, many, money } from "./formatting.js";
+import { ask, everyAccount, keyOf, post, projectName } from "./api.js";
+import { Limits, KeyForm, takesCredit, topUp } from "./limit_forms.js";
+import { brief, many, nusd, percent, shortDay } from "./formatting.js";
+import { go, here, to, withQuery } from "./route.js";
+import { Bar, closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Status, Table, Time, toast, useData } from "./ui.js";
+import { accepts as usageAccepts, Usage } from "./usage.js";
 
 export const title = "Keys";
+export const hasPeriod = false;
 
-function state(key, blocked) {
-  const [label, good] = key.revoked ? ["revoked", false] : key.blocked ? ["blocked", false]
-    : key.expires && new Date(key.expires) < new Date() ? ["expired", false]
-    : blocked?.has(key.team_id) ? ["project blocked", false] : ["active", true];
-  return el("span", { class: `mark ${good ? "good" : "careful"}` }, label);
-}
+const PAGE = 50;
+const STATUSES = { active: "Active", exhausted: "Exhausted", blocked: "Blocked", expired: "Expired", revoked: "Revoked", unused: "Unused for 30 days" };
+const SORTS = ["created", "alias", "spend", "last_used", "budget"];
+export const accepts = { q: true, project: true, customer: true, status: Object.keys(STATUSES), sort: SORTS, order: ["asc", "desc"], page: (value) => /^[1-9]\d{0,4}$/.test(value) };
 
-async function copied(field, button) {
-  field.select();
-  try {
-    await navigator.clipboard.writeText(field.value);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Copy it manually";  // browsers allow the clipboard only over HTTPS or on localhost
-  }
-}
+const stateOf = (key) => (key.revoked ? "revoked" : key.blocked ? "blocked" : key.expires && new Date(key.expires) < new Date() ? "expired" : "active");
+
+// -- actions
 
 /** Shows a new secret, once. */
-function secretShown(key, done) {
-  const field = el("input", { id: "secret", readonly: true, value: key.key, spellcheck: "false", autocomplete: "off" });
-  const button = el("button", { type: "button", class: "main", click: () => copied(field, button) }, "Copy");
-  const box = overlay(`Secret of ${key.key_alias}`,
-    el("p", {}, "This secret is shown only once. Copy it now and store it safely."),
-    el("label", { for: "secret" }, "Secret"), el("div", { class: "row" }, field, button),
-    el("div", { class: "row end" }, el("button", { type: "button", click: () => box.close() }, "Done")));
-  box.addEventListener("close", () => (field.value = "", done()));
-  field.select();
+const Secret = ({ key_alias, secret, done }) => html`<${Dialog} title=${`Secret of ${key_alias}`} done=${done}>
+  <p>This secret is shown only once. Copy it now and store it safely.</p><label for="secret">Secret</label>
+  <div class="row"><input id="secret" readonly value=${secret} spellcheck="false" autocomplete="off" onFocus=${(event) => event.currentTarget.select()} /><${Copy} text=${secret} /></div>
+  <div class="row end"><button type="button" class="main" onClick=${closeDialog}>Done</button></div><//>`;
+
+const secretOf = (answer, again) => html`<${Secret} key_alias=${answer.key_alias} secret=${answer.key} done=${again} />`;
+
+function rotate(key, again) {
+  let grace = "24h";
+  openDialog(html`<${Confirm} title=${`New secret for ${key.key_alias}`} label="Create secret" act=${async () => secretOf(await post(`key/${encodeURIComponent(key.token)}/regenerate`, { grace_period: grace }), again)}>
+    <label for="grace">The key gets a new secret. The old secret expires </label><select id="grace" onChange=${(event) => { grace = event.currentTarget.value; }}><option value="24h">in 24 hours</option><option value="1h">in 1 hour</option><option value="now">now</option></select>.<//>`);
 }
 
-function renew(key, done) {
-  const at = el("select", { id: "grace" }, el("option", { value: "24h" }, "in 24 hours"), el("option", { value: "1h" }, "in 1 hour"), el("option", { value: "now" }, "now"));
-  const words = el("span", {}, el("label", { for: "grace" }, "The key gets a new secret. The old secret expires "), at, ".");
-  confirmed(`New secret for ${key.key_alias}`, words, "Create secret", async () => {
-    const answer = await post(`key/${encodeURIComponent(key.token)}/regenerate`, { grace_period: at.value });
-    secretShown(answer, done);
-  });
+function revoke(key, again) {
+  openDialog(html`<${Confirm} title=${`Revoke ${key.key_alias}?`} label=${`Revoke ${key.key_alias} permanently`} act=${async () => { await post("key/delete", { keys: [key.token] }); toast(`${key.key_alias} is revoked.`); again(); }}>
+    This cannot be undone. The usage of the key stays in the ledger. To disable the key for some time, block it instead.<//>`);
 }
 
-function revoke(key, done) {
-  confirmed(`Revoke ${key.key_alias}?`, "This cannot be undone. The usage of the key stays in the ledger. To disable the key for some time, block it instead.", `Revoke ${key.key_alias} permanently`, async () => {
-    await post("key/delete", { keys: [key.token] });
-    done(`${key.key_alias} is revoked.`);
-  });
-}
-
-function block(key, done) {
-  if (key.blocked) {
-    const act = async () => (await post("key/unblock", { key: key.token }), done(`${key.key_alias} is unblocked.`));
-    return confirmed(`Unblock ${key.key_alias}?`, "Its requests are accepted again at once.", "Unblock", act);
+async function setBlocked(key, blocked, again) {
+  try {
+    await post(blocked ? "key/block" : "key/unblock", { key: key.token });
+    toast(`${key.key_alias} is ${blocked ? "blocked: its requests are rejected. Running requests continue." : "unblocked."}`, { label: "Undo", act: () => setBlocked(key, !blocked, again) });
+    again();
+  } catch (error) {
+    toast(error.message);
   }
-  return confirmed(`Block ${key.key_alias}?`, "Its requests are refused until you unblock it. Running requests continue.", "Block", async () => {
-    await post("key/block", { key: key.token });
-    done(`${key.key_alias} is blocked.`);
-  });
 }
 
-function actions(key, again, me) {
-  if (key.revoked) return "–";
-  const button = (words, act) => el("button", { type: "button", class: "small", "aria-label": `${words}: ${key.key_alias}`, click: () => act(key, again) }, words);
-  const change = (one, done) => keyForm(one, {}, () => done(`${one.key_alias} is changed.`));
-  const pay = (one, done) => creditForm(one.key_alias, one, { key: one.token }, (paid) => done(`$${paid.usd} credit added for ${one.key_alias}.`));
-  return el("div", { class: "row" }, button("Limits", change), me.may === "admin" && takesCredit(key) && button("Top up", pay),
-    button("Rotate", renew), button(key.blocked ? "Unblock" : "Block", block), button("Revoke", revoke));
+function Actions({ of: key, me, again }) {
+  const saved = (one) => (toast(`${one.key_alias} is changed.`), again());
+  return html`<${Menu} label=${`Actions for ${key.key_alias}`} of=${[
+    { label: "Edit", act: () => openDialog(html`<${KeyForm} one=${key} done=${saved} />`) },
+    me.may === "admin" && takesCredit(key) && { label: "Top up", act: () => topUp(key.key_alias, key, { key: key.token }, (paid) => (toast(`$${paid.usd} credit added for ${key.key_alias}.`), again())) },
+    { label: "Rotate", act: () => rotate(key, again) },
+    { label: key.blocked ? "Unblock" : "Block", act: () => setBlocked(key, !key.blocked, again) },
+    { label: "Revoke", danger: true, act: () => revoke(key, again) },
+  ]} />`;
 }
 
-const columns = (again, projects, blocked, me) => [
-  { label: "Name", long: true, cell: (key) => [el("a", { href: `#/exchanges?${new URLSearchParams({ key_id: key.token })}` }, key.key_alias), el("div", { class: "quiet small" }, key.key_name)] },
-  { label: "Project", long: true, cell: (key) => projects[key.team_id] ?? key.team_id },
-  { label: "Status", cell: (key) => state(key, blocked) },
-  { label: "Spend, all time", number: true, cell: (key) => money(key.spend) },
-  { label: "Limits", long: true, cell: limits },
-  { label: "Expires", cell: (key) => (key.expires ? date(key.expires) : "never") },
-  { label: "Actions", cell: (key) => actions(key, again, me), hidden: me.may === "read" },
+// -- pages
+
+/** The use of the fullest budget: spent, limit, and a bar. */
+export const BudgetUse = ({ of: one, label }) => (one ? html`<span class="share"><${Bar} part=${one.used_ratio} held=${held(one)} label=${`Budget of ${label}: ${percent(one.used_ratio)} spent`} />${percent(one.used_ratio)}</span>
+  <div class="quiet small">${brief(nusd(one.spent_usd))} of ${brief(nusd(one.budget_usd))}${one.window === "credit" ? " credit" : ""}</div>` : html`<span class="quiet">–</span>`);
+const held = (one) => (nusd(one.budget_usd) > 0n ? Number(nusd(one.held_usd)) / Number(nusd(one.budget_usd)) : 0);
+
+const columns = (me, again) => [
+  { label: "Name", lead: true, sort: "alias", cell: (key) => html`<a href=${to(["keys", key.token])}>${key.key_alias}</a><div class="quiet small">${key.key_name}</div>` },
+  { label: "Project", fact: true, cell: (key) => html`${key.project}${key.organization && key.organization_id !== "org_default" && html`<div class="quiet small">${key.organization}</div>`}` },
+  { label: "Status", fact: true, cell: (key) => html`<${Status} name=${key.status} />` },
+  { label: "This month", usd: (key) => key.month_usd },
+  { label: "Budget used", fact: true, sort: "budget", cell: (key) => html`<${BudgetUse} of=${key.budget_use} label=${key.key_alias} />` },
+  { label: "All time", sort: "spend", usd: (key) => key.spend_usd },
+  { label: "Last used", sort: "last_used", cell: (key) => (key.last_used ? shortDay(Date.parse(key.last_used), "UTC") : "never") },
+  { label: "Expires", cell: (key) => (key.expires ? html`<${Time} at=${key.expires} dateOnly />` : "never") },
+  { label: "Actions", menu: true, cell: (key) => !key.revoked && html`<${Actions} of=${key} me=${me} again=${again} />`, hidden: me.may === "read" },
 ];
 
-async function own(body, signal) {
-  const { info: key } = await ask("key/info", { signal });
-  body.replaceChildren(el("section", { class: "card" }, el("h2", {}, key.key_alias), pairs([
-    ["Secret", key.key_name], ["Status", state(key)], ["Spend, all time", money(key.spend)],
-    ["Credit", takesCredit(key) ? money(key.credit) : null], ["Limits", el("span", {}, limits(key))],
-    ["Project", key.team_id], ["Created", date(key.created_at)], ["Expires", key.expires ? date(key.expires) : "never"], ["Tags", key.tags.join(", ")],
-  ]), el("p", { class: "quiet small" }, "Only the operator can change this key.")));
+const Facts = ({ of: key, children }) => html`<section class="card"><${Pairs} of=${[
+  ["Secret", key.key_name], ["Status", html`<${Status} name=${key.status ?? stateOf(key)} />`], ["Budget used", key.budget_use && html`<${BudgetUse} of=${key.budget_use} label=${key.key_alias} />`], ["This month", key.month_usd && html`<${Money} usd=${key.month_usd} />`], ["Spend, all time", html`<${Money} usd=${key.spend_usd} />`],
+  ["Credit", takesCredit(key) && html`<${Money} usd=${key.credit_usd} />`], ["Limits", html`<${Limits} of=${key} />`],
+  ["Created", html`<${Time} at=${key.created_at} dateOnly />`], ["Expires", key.expires ? html`<${Time} at=${key.expires} dateOnly />` : "never"], ["Tags", key.tags.join(", ")],
+]} />${children}</section>`;
+
+function Own() {
+  const data = useData((signal) => ask("key/info", { signal }), []);
+  return html`<${Loaded} of=${data}>${({ info: key }) => html`<h2>${key.key_alias}</h2><${Facts} of=${key}><p class="quiet small">Only the operator can change this key.</p><//>`}<//>`;
 }
 
-/** Project id → name, and the ids of projects that are blocked themselves or by their organization. */
-function projectsOf(accounts) {
-  const projects = accounts.filter((one) => one.kind === "project");
-  const refused = new Set(accounts.filter((one) => one.blocked).map((one) => one.id));
-  return {
-    names: Object.fromEntries(projects.map((one) => [one.id, projectName(one, accounts)])),
-    blocked: new Set(projects.filter((one) => refused.has(one.id) || refused.has(one.organization_id)).map((one) => one.id)),
-  };
+/** One key: its limits, its usage, its requests. */
+function One({ me, id }) {
+  const data = useData(async (signal) => {
+    const key = await keyOf(id, signal);
+    if (!key) throw new Error("There is no key with this id.");
+    return key;
+  }, [id]);
+  return html`<p><a href=${to("keys")}>← Keys</a></p><${Loaded} of=${data}>${(key) => html`
+    <div class="headline"><div class="big">${key.key_alias}</div><div class="quiet">Key of <a href=${to(["customers", key.team_id])}>${key.project}</a></div><div class="row push"><a class="button" href=${to("requests", { key_id: key.token })}>Requests</a>
+      ${me.may !== "read" && !key.revoked && html`<${Actions} of=${key} me=${me} again=${data.again} />`}</div></div>
+    <${Facts} of=${key} /><h2 class="apart">Usage</h2><${Usage} me=${me} fixed=${{ key_id: key.token }} />`}<//>`;
+}
+export const one = { title: "Key", Page: One, hasPeriod: true, accepts: usageAccepts };
+
+function All({ me }) {
+  const { query } = here();
+  const { q, project: project_id, customer: organization_id, status, sort, order, page } = query;
+  const wanted = { q, project_id, organization_id, status, sort, order, page, size: PAGE };
+  const data = useData((signal) => ask("key/list", { query: wanted, signal }), [JSON.stringify(wanted)], { keep: `keys ${JSON.stringify(wanted)}` });
+  const accounts = useData(everyAccount, []);
+  const nameOf = (kind) => Object.fromEntries((accounts.data ?? []).filter((one) => one.kind === kind).map((one) => [one.id, kind === "project" ? projectName(one, accounts.data) : one.name]));
+  const set = (changes) => go(withQuery({ page: null, ...changes }));
+  const made = (key) => (data.again(), secretOf(key, () => null));
+  const create = html`<button type="button" class="main push" onClick=${() => openDialog(html`<${KeyForm} projects=${nameOf("project")} done=${made} />`)}>New key</button>`;
+  const order_ = { by: sort ?? "created", falling: (order ?? (sort === "alias" ? "asc" : "desc")) === "desc", set: (name, falling) => set({ sort: name, order: falling ? "desc" : "asc" }) };
+  const isFiltered = q || project_id || organization_id || status;
+  return html`<${Filters} fields=${{ q: { label: "Search", hint: "Name, id, project or customer" }, customer: { label: "Customer", options: nameOf("organization") }, project: { label: "Project", options: nameOf("project") }, status: { label: "Status", options: STATUSES } }} values=${query} set=${set}>
+    ${me.may !== "read" && create}<//>
+    <${Loaded} of=${data}>${({ keys, total_count: total, total_pages: pages, current_page: at }) => (keys.length
+    ? html`<${Table} caption=${many(total, "key")} columns=${columns(me, data.again)} rows=${keys} keyOf=${(key) => key.token} sort=${order_} open=${(key) => to(["keys", key.token])} />
+      <${Pages} page=${at} pages=${pages} total=${total} word="keys" set=${(next) => go(withQuery({ page: next }))} />`
+    : isFiltered ? html`<${Empty} title="No match."><a href=${to("keys")}>Show all keys</a>.<//>`
+      : html`<${Empty} title="No keys yet.">Create a key. In your client, use its secret as the API key and the address of this proxy as the base URL.<//>`)}<//>`;
 }
 
-/** All keys, or the keys of the project in the URL; for a signed-in key, its own details. */
-export async function show(body, { me, signal, query }) {
-  body.replaceChildren(loading());
-  if (me.role === "key") return own(body, signal);
-  const only = query.get("project");
-  const place = el("div", {}, loading());
-  const revoked = el("input", { type: "checkbox", change: () => fill() });
-  let names = {};
-  const made = () => keyForm(null, names, (key) => secretShown(key, fill));
-  const make = el("button", { type: "button", class: "main", click: made }, "New key");
-  body.replaceChildren(el("div", { class: "row spread" }, me.may === "read" ? el("span") : make, el("label", { class: "check" }, revoked, "Show revoked keys")), place);
-  async function fill(words) {
-    const [every, accounts] = await Promise.all([everyKey(signal), everyAccount(signal)]);
-    const found = every.filter((key) => !only || key.team_id === only);
-    const keys = found.filter((key) => revoked.checked || !key.revoked);
-    const hidden = found.length - keys.length;
-    const projects = projectsOf(accounts);
-    names = projects.names;
-    const caption = `${many(keys.length, "key")}${only ? ` of ${names[only] ?? only}` : ""}${hidden ? `, ${count(hidden)} revoked hidden` : ""}, newest first`;
-    const lines = table({ caption, columns: columns(fill, names, projects.blocked, me), rows: keys });
-    const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : false;
-    place.replaceChildren(only ? el("p", { class: "small" }, el("a", { href: "#/keys" }, "Show the keys of all projects")) : "",
-      keys.length ? lines : empty("No keys yet.", "Create a key. In your client, use its secret as the API key and the address of this proxy as the base URL."));
-    if (focused !== false) ([...place.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused) ?? make).focus();
-    if (typeof words === "string") say(words);
-  }
-  return fill();
-}
+export const Page = ({ me }) => (me.role === "key" ? html`<${Own} />` : html`<${All} me=${me} />`);

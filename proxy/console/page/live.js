@@ -1,14 +1,16 @@
 // Running streams. Invariant: a row keeps its place while its numbers change, so that it can be read and clicked.
 
 import { events, pause } from "./api.js";
-import { el, empty, failure, loading, pairs, rowOf, table, tile } from "./dom.js";
-import { count, many, mark, moment, money, span, SOURCES } from "./formatting.js";
+import { count, many, SOURCES, span } from "./formatting.js";
+import { to } from "./route.js";
+import { Empty, Failure, html, Loaded, Money, Pairs, Status, Table, Tile, Time, useEffect, useState } from "./ui.js";
 
 export const title = "Live";
+export const accepts = {};
 
 const RETRY_S = 3;
 const ENDED_MAX = 8;
-const STATES = { waiting: "waiting for the provider", streaming: "streaming", draining: "client left, still reading", background: "background" };
+const STATES = { waiting: ["Waiting for the provider"], streaming: ["Streaming"], draining: ["Client left, still reading"], background: ["Background"] };
 
 // Without a heartbeat for this time, a proxy may have crashed.
 const SILENT_S = 10;
@@ -19,105 +21,77 @@ const COVERAGE = {
   unknown: "Streams of other machines cannot be shown: the queue does not answer. They are in the ledger after they end.",
 };
 
-function where(one) {
-  if (one.node === null) return "this machine";
-  const age = one.heartbeat_age_s > SILENT_S
-    ? el("span", { class: "mark careful", title: "This proxy has sent no heartbeat for this time. If it has crashed, its streams are settled from their last recorded progress." }, `no heartbeat for ${span(one.heartbeat_age_s * 1000)}`)
-    : el("span", { class: "quiet small" }, "updated a few seconds ago");
-  return [el("div", { title: `proxy ${one.node}` }, one.node.slice(0, 8)), age];
-}
+const Node = ({ of }) => (of.node === null ? "this machine" : html`<span title=${`proxy ${of.node}`}>${of.node.slice(0, 8)}</span> ${of.heartbeat_age_s > SILENT_S
+  ? html`<span class="status small" title="This proxy has sent no heartbeat for this time. If it has crashed, its streams are settled from their last recorded progress."><span class="dot careful" aria-hidden="true" />no heartbeat for ${span(of.heartbeat_age_s * 1000)}</span>`
+  : html`<span class="quiet small">updated a few seconds ago</span>`}`);
 
-const COLUMNS = (me, alone) => [
-  { label: "Model", long: true, cell: (one) => el("a", { class: "row-link", href: `#/exchanges/${one.id}` }, one.model) },
-  { label: "Key", long: true, cell: (one) => one.key_alias, hidden: me.role === "key" },
-  { label: "State", cell: (one) => STATES[one.state] },
-  { label: "Prompt", number: true, cell: (one) => count(one.prompt_tokens) },
-  { label: "Output", number: true, cell: (one) => el("span", { class: "growing" }, count(one.completion_tokens)) },
-  { label: "Usage", cell: (one) => mark(SOURCES, one.usage_source) },
-  { label: "Charge", number: true, cell: (one) => money(one.charge_usd, "unpriced") },
-  { label: "Cost", number: true, cell: (one) => money(one.cost_usd), hidden: me.role === "key" },
+const columns = (me, alone) => [
+  { label: "Model", lead: true, cell: (one) => html`<a class="row-link" href=${to(["requests", one.id])}>${one.model}</a>` },
+  { label: "Key", fact: true, clip: true, cell: (one) => one.key_alias, hidden: me.role === "key" },
+  { label: "State", fact: true, cell: (one) => html`<${Status} table=${STATES} name=${one.state} />` },
+  { label: "Input", number: true, cell: (one) => count(one.prompt_tokens) },
+  { label: "Output", number: true, fact: true, cell: (one) => html`<span class="growing">${count(one.completion_tokens)}</span>` },
+  { label: "Token count", cell: (one) => html`<${Status} table=${SOURCES} name=${one.usage_source} />` },
+  { label: "Charge", usd: (one) => one.charge_usd, none: () => "no price" },
+  { label: "Cost", usd: (one) => one.cost_usd, hidden: me.role === "key" },
   { label: "Age", number: true, cell: (one) => span(one.age_s * 1000) },
-  { label: "Runs on", cell: where, hidden: alone },
+  { label: "Runs on", fact: true, cell: (one) => html`<${Node} of=${one} />`, hidden: alone },
 ];
 
-class Board {
-  constructor(body, me, alone) {
-    this.columns = COLUMNS(me, alone);
-    this.lines = new Map();
-    this.ended = [];
-    this.tiles = el("div", { class: "tiles" });
-    this.running = table({ caption: "Running streams", columns: this.columns, rows: [], opens: true });
-    this.none = empty("No running streams.", "A request appears here when it is sent to its provider, and disappears when it ends. Ended requests are under ", el("a", { href: "#/exchanges" }, "Exchanges"), ".");
-    this.past = el("section", { hidden: true });
-    this.trouble = el("div", {});
-    body.replaceChildren(this.trouble, this.tiles, this.running, this.none, this.past);
-  }
+const isIn = (list, id) => list.some((one) => one.id === id);
 
-  draw(seen) {
-    const less = COVERAGE[seen.remote_coverage];
-    this.trouble.replaceChildren(less ? el("p", { class: "notice small" }, less) : "");
-    this.tiles.replaceChildren(
-      tile("Running", count(seen.running), seen.remote_nodes ? `on this machine and ${many(seen.remote_nodes, "other proxy", "other proxies")}`
-        : seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine"),
-      tile("Output tokens so far", count(seen.completion_tokens)),
-      tile("Accrued charge", money(seen.charge_usd), seen.unpriced > 0 && `${count(seen.unpriced)} unpriced`));
-    const present = new Set(seen.data.map((one) => one.id));
-    for (const [id, line] of this.lines) if (!present.has(id)) this.leave(id, line, seen.remote_coverage);
-    for (const one of [...seen.data].reverse()) this.put(one);
-    this.running.hidden = present.size === 0;
-    this.none.hidden = present.size > 0;
-    const more = seen.running - seen.data.length;
-    this.running.caption.textContent = more > 0 ? `The newest ${count(seen.data.length)} of ${count(seen.running)} streams` : "Running streams";
-  }
-
-  put(one) {
-    const fresh = rowOf(this.columns, one);
-    const line = this.lines.get(one.id);
-    this.lines.set(one.id, { one, row: line?.row ?? fresh });
-    if (!line) return this.running.tBodies[0].prepend(fresh);
-    // The first cell holds the link and may have the focus: keep it.
-    [...fresh.cells].forEach((cell, number) => number && line.row.cells[number].replaceChildren(...cell.childNodes));
-    return undefined;
-  }
-
-  leave(id, { one, row }, coverage) {
-    if (row.contains(document.activeElement)) document.getElementById("main").focus();
-    row.remove();
-    this.lines.delete(id);
-    if (one.node !== null && coverage !== "complete") return;  // it may still run, but not be listed
-    this.ended = [one, ...this.ended].slice(0, ENDED_MAX);
-    this.past.hidden = false;
-    this.past.replaceChildren(el("h2", {}, "Recently finished"), el("ul", { class: "plain-list" }, this.ended.map((gone) =>
-      el("li", {}, el("a", { href: `#/exchanges/${gone.id}` }, gone.model), ` · ${gone.key_alias} · started `, moment(gone.started_at)))));
-  }
-
-  lost(error, again) {
-    this.trouble.replaceChildren(failure(new Error(`${error.message} The data below is not live any more; reconnecting.`), again));
-  }
+/** The next state of the board: streams keep their place, new ones come first, ended ones are listed apart. */
+function next(before, seen) {
+  const fresh = new Map(seen.data.map((one) => [one.id, one]));
+  const stayed = before.rows.filter((one) => fresh.has(one.id)).map((one) => fresh.get(one.id));
+  // A stream of another machine may still run, but not be listed.
+  const gone = before.rows.filter((one) => !fresh.has(one.id) && (one.node === null || seen.remote_coverage === "complete"));
+  return { seen, rows: [...seen.data.filter((one) => !isIn(before.rows, one.id)), ...stayed], ended: [...gone, ...before.ended].slice(0, ENDED_MAX) };
 }
 
-/** Updates until the view is left. */
-export async function show(body, { me, signal }) {
-  body.replaceChildren(loading());
-  let board = null;
-  while (!signal.aborted) {
-    try {
-      for await (const seen of events("v1/live", signal)) {
-        board ??= new Board(body, me, seen.remote_coverage === "none");
-        board.draw(seen);
+/** The streams, once a second. */
+function useStreams() {
+  const [state, set] = useState({ data: undefined, error: null });
+  useEffect(() => {
+    const stop = new AbortController();
+    (async () => {
+      while (!stop.signal.aborted) {
+        try {
+          for await (const seen of events("v1/live", stop.signal)) set((before) => ({ data: next(before.data ?? { rows: [], ended: [] }, seen), error: null }));
+        } catch (error) {
+          if (stop.signal.aborted || error.status === 401) return;
+          set((before) => ({ ...before, error }));
+        }
+        await pause(RETRY_S, stop.signal);
       }
-    } catch (error) {
-      if (signal.aborted || error.status === 401) return;
-      if (board) board.lost(error);
-      else body.replaceChildren(failure(error));
-    }
-    await pause(RETRY_S, signal);
-  }
+    })();
+    return () => stop.abort();
+  }, []);
+  return state;
 }
 
-/** The details of a running exchange, for its own page. */
-export const runningDetails = (one) => pairs([
-  ["Model", one.model], ["Key", one.key_alias], ["State", STATES[one.state]], ["Started", moment(one.started_at)],
-  ["Prompt tokens", count(one.prompt_tokens)], ["Output tokens so far", count(one.completion_tokens)],
-  ["Accrued charge", money(one.charge_usd, "unpriced")], ["Runs on", one.node === null ? null : el("span", {}, where(one))],
-]);
+const where = (seen) => (seen.remote_nodes ? `on this machine and ${many(seen.remote_nodes, "other proxy", "other proxies")}` : seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine");
+
+function Board({ me, seen, rows, ended }) {
+  const more = seen.running - seen.data.length;
+  return html`${COVERAGE[seen.remote_coverage] && html`<p class="notice small">${COVERAGE[seen.remote_coverage]}</p>`}
+    <div class="tiles"><${Tile} label="Running" more=${where(seen)}>${count(seen.running)}<//><${Tile} label="Output tokens so far">${count(seen.completion_tokens)}<//>
+    <${Tile} label="Accrued charge" more=${seen.unpriced > 0 && `${count(seen.unpriced)} without a price`}><${Money} usd=${seen.charge_usd} /><//></div>
+    ${rows.length ? html`<${Table} caption=${more > 0 ? `The newest ${count(seen.data.length)} of ${count(seen.running)} streams` : "Running streams"} columns=${columns(me, seen.remote_coverage === "none")} rows=${rows} open=${(one) => to(["requests", one.id])} />`
+      : html`<${Empty} title="No running streams.">A request appears here when it is sent to its provider. Ended requests are under <a href=${to("requests")}>Requests</a>.<//>`}
+    ${ended.length > 0 && html`<section><h2>Recently finished</h2><ul class="plain-list">${ended.map((one) => html`<li key=${one.id}><a href=${to(["requests", one.id])}>${one.model}</a> · ${one.key_alias} · <${Time} at=${one.started_at} /></li>`)}</ul></section>`}`;
+}
+
+/** Updates until the page is left. */
+export function Page({ me }) {
+  const state = useStreams();
+  const lost = state.error && state.data && html`<${Failure} error=${{ message: `${state.error.message} The data below is not live any more; reconnecting.` }} />`;
+  return html`${lost}<${Loaded} of=${{ ...state, error: state.data ? null : state.error }}>${(data) => html`<${Board} me=${me} ...${data} />`}<//>`;
+}
+
+/** The details of a running request, for its own page. */
+export const Running = ({ of }) => html`<${Pairs} of=${[
+  ["Model", of.model], ["Key", of.key_alias], ["State", STATES[of.state][0]], ["Started", html`<${Time} at=${of.started_at} />`], ["Age", span(of.age_s * 1000)],
+  ["Input tokens", count(of.prompt_tokens)], ["Output tokens so far", html`<span class="growing">${count(of.completion_tokens)}</span>`],
+  ["Accrued charge", html`<${Money} usd=${of.charge_usd} none="no price" />`], ["Runs on", of.node === null ? null : html`<${Node} of=${of} />`],
+]} />`;

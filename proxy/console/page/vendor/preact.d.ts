@@ -1,0 +1,1 @@
+export const h: any, render: any, Fragment: any;
