@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
     Connection,
     Dialect,
@@ -45,7 +46,7 @@ from proxy.billing.entries import EntryKind
 from proxy.billing.money import ZERO_NUSD, Nusd
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.archive.archives import archived_until
-from proxy.ledger.dimensions.sums import later_usage
+from proxy.ledger.dimensions.sums import as_stored, later_usage
 from proxy.ledger.schema.tables import api_keys, dimension_daily, ledger_entries, usage_daily
 from proxy.reports.buckets import DAY_S, Buckets
 from proxy.reports.dimensions import DimensionFilter, ExchangePairs, unindexed
@@ -66,8 +67,12 @@ _BEGAN_S = {
     "postgresql": "CAST(floor(extract(epoch FROM started_at)) AS BIGINT)",
 }
 # For a hash table of 100,000 values: else Postgres sorts on the disk, which takes twice as long. To compile the
-# expressions takes longer than to evaluate them.
-_FOR_MANY_VALUES = "SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true)"
+# expressions takes longer than to evaluate them. Parallel workers would sort what each has added up, which takes three
+# times the CPU.
+_FOR_MANY_VALUES = (
+    "SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true), "
+    "set_config('max_parallel_workers_per_gather', '0', true)"
+)
 # Literals, not parameters: only then does the planner use the partial index with this condition.
 _NOT_TERMINAL = literal_column("kind") != literal_column(f"'{EntryKind.USAGE}'")
 _UNKNOWN_AMOUNT = text(
@@ -253,17 +258,26 @@ def _daily(connection: Connection, wanted: UsageFilter, span: _Span) -> Select[A
         if name in wanted.dimensions:
             return select(by_value)
         return select(union_all(select(by_value), _without(wanted, span, by_value, dialect)).subquery())
-    return _days(wanted, span, usage_daily, *_money(dialect))
+    return _days(wanted, span, usage_daily, dialect)
 
 
 def _days_of(connection: Connection, wanted: UsageFilter, span: _Span, dimension: str) -> Select[Any]:
-    """The totals of a dimension: its daily sums, and the entries that are not in them yet."""
-    parts = [_days(wanted, span, dimension_daily, *_money(connection.dialect), dimension=dimension)]
+    """The totals of a dimension: its daily sums, and the entries that are not in them yet, added up at once. Because
+    their columns have the same types, Postgres reads both as one table."""
+    columns = dimension_daily.columns
+    parts = [select(*columns)]
     for query in later_usage(connection):
-        later = unindexed(query.subquery())
-        money = func.sum(later.c.charged_nusd), func.sum(later.c.cost_nusd)
-        parts.append(_days(wanted, span, later, *money, dimension=dimension))
-    return _added(wanted, union_all(*parts).subquery())
+        later = unindexed(query.subquery()).c
+        parts.append(select(*(_as_column(one, as_stored(one.key, later[one.key])) for one in columns)))
+    rows = union_all(*parts).subquery()
+    return _days(wanted, span, rows, connection.dialect, dimension)
+
+
+def _as_column(column: Column[Any], value: ColumnElement[Any]) -> ColumnElement[Any]:
+    for type_ in (String, BigInteger):
+        if isinstance(column.type, type_):
+            value = cast(value, type_())
+    return value.label(column.name)
 
 
 def _without(wanted: UsageFilter, span: _Span, by_value: FromClause, dialect: Dialect) -> Select[Any]:
@@ -272,7 +286,7 @@ def _without(wanted: UsageFilter, span: _Span, by_value: FromClause, dialect: Di
     groups = (cast(null(), String) if name == "by_value_id" else columns[name] for name in _group_names(wanted))
     named = (column.label(name) for name, column in zip(_group_names(wanted), groups, strict=True))
     less = select(columns.bucket, *named, *((-columns[name]).label(name) for name in _SUMS))
-    every = union_all(_days(wanted, span, usage_daily, *_money(dialect)), less).subquery()
+    every = union_all(_days(wanted, span, usage_daily, dialect), less).subquery()
     return _added(wanted, every).having(func.sum(every.c.requests) != 0)
 
 
@@ -282,18 +296,11 @@ def _added(wanted: UsageFilter, parts: FromClause) -> Select[Any]:
     return select(*groups, *(func.sum(parts.c[name]).label(name) for name in _SUMS)).group_by(*groups)
 
 
-def _days(
-    wanted: UsageFilter,
-    span: _Span,
-    table: FromClause,
-    charge: ColumnElement[Any],
-    cost: ColumnElement[Any],
-    dimension: str = "",
-) -> Select[Any]:
-    """The totals of a table of daily sums. `charge`, `cost`: their sums in nUSD."""
+def _days(wanted: UsageFilter, span: _Span, table: FromClause, dialect: Dialect, dimension: str = "") -> Select[Any]:
+    """The totals of a table of daily sums; money in nUSD."""
     column = table.c
     bucket = _whole(wanted) if wanted.is_total else column.day
-    sums = (*(func.sum(column[name]) for name in _TOKENS), func.sum(column.entries), charge, cost)
+    sums = (*(func.sum(column[name]) for name in _TOKENS), func.sum(column.entries), *_money(dialect))
     where = [column.day >= _date(span.begin), column.day < _date(span.end)]
     if dimension:
         where.append(column.dimension == dimension)

@@ -59,7 +59,7 @@ def add_up(engine: Engine) -> bool:
         insert = dialect.insert(exchange_dimensions).from_select(_PAIR, pairs)
         step.connection.execute(insert.on_conflict_do_nothing())
         usage = usage_of(exchange_dimensions, step.entries, engine.dialect).subquery().c
-        rows = select(*(usage[name] for name in _GROUP), *(_stored(name, usage[name]) for name in SUMS)).where(true())
+        rows = select(*(usage[name] for name in _GROUP), *(as_stored(name, usage[name]) for name in SUMS)).where(true())
         insert = dialect.insert(dimension_daily).from_select([*_GROUP, *SUMS], rows)
         step.connection.execute(or_added(insert, dimension_daily))
     return not step.is_last
@@ -100,6 +100,6 @@ def usage_of(pairs: FromClause, entries: ColumnElement[bool], dialect: Dialect) 
     return query.where(entries, _ENTRIES.kind != EntryKind.CREDIT).group_by(*group)
 
 
-def _stored(name: str, sum_: ColumnElement[Any]) -> ColumnElement[Any]:
+def as_stored(name: str, sum_: ColumnElement[Any]) -> ColumnElement[Any]:
     """A sum as its column contains it: money in USD."""
     return sum_.op("/")(literal_column("1e9")) if name.endswith("_nusd") else sum_
