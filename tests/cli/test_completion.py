@@ -117,4 +117,4 @@ def test_a_shell_completes(
 
 def test_the_shells_are_those_of_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
-    assert f"`tokenweir completion {'|'.join(SHELLS)}`".replace("|", "\\|") in page
+    assert f"tokenweir completion {{{','.join(SHELLS)}}}" in page

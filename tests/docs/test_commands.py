@@ -13,6 +13,7 @@ import yaml
 from proxy.cli import COMMANDS, _parser, main
 from proxy.keys.narrowing import narrowable
 from tests.cli.commands import CONFIG
+from tests.docs import cli_reference
 from tests.docs.lines import BLOCK, LITELLM, NOT_RUN, PAGES, commands_of, written
 from tests.support.sqlite import with_empty_ledger
 
@@ -46,6 +47,13 @@ def test_the_lines_are_found() -> None:
 )
 def test_a_command_line_of_the_docs_can_be_parsed(page: Path, typed: list[str]) -> None:
     _parser(typed).parse_args(typed, argparse.Namespace())
+
+
+def test_the_reference_is_what_the_parsers_say() -> None:
+    assert cli_reference.PAGE.read_text() == cli_reference.page(), "run: python -m tests.docs.cli_reference"
+    known = cli_reference.every()
+    assert {one.split()[0] for one in known} == {name for names in cli_reference.GROUPS.values() for name in names}
+    assert {*cli_reference.NOTES, *cli_reference.EXAMPLES} - known.keys() == set()
 
 
 def test_a_command_in_a_sentence_has_the_options_that_it_names() -> None:
