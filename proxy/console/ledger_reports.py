@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from proxy.ledger.accounts.owners import Owner, owners_of
+from proxy.reports.change_reading import read_charges
 from proxy.reports.dimensions import DimensionFilter, ShownDimension, ValueReader
 from proxy.reports.exchange_search import ExchangeFilter, read_exchanges
 from proxy.reports.exchanges import SettledExchange, read_exchange
 from proxy.reports.usage import UsageFilter, UsageTotals, read_usage
+from proxy.reports.usage_change import ModelCharges
 from proxy.storage.executor import BoundedExecutor
 
 
@@ -44,6 +46,10 @@ class LedgerReports:
     async def usage(self, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
         """Usage by time bucket and group; see `read_usage`."""
         return await self.threads.run(read_usage, self.engine, wanted, rows_max)
+
+    async def charges(self, wanted: UsageFilter) -> dict[str, ModelCharges]:
+        """Model → its charges in a period; see `read_charges`."""
+        return await self.threads.run(read_charges, self.engine, wanted)
 
     async def value_ids(self, wanted: Mapping[str, Iterable[str]]) -> DimensionFilter:
         """The filter by these values: dimension → values."""

@@ -7,7 +7,9 @@ Invariants:
 - Daily sums are of UTC days. The total of a time span in another time zone consists of the daily sums of its whole UTC
   days, and of the entries before and after them; separate days are read from the entries. A day has 23 or 25 hours
   where clocks change.
-- Shorter buckets read only the entries of the requested time span.
+- Shorter buckets, and providers, which daily sums do not have, are read from the entries of the requested time span.
+- By usage date, an entry counts when its exchange began. As booked, it counts as statements have it: an adjustment
+  counts when it was settled, and so does usage that was settled after its month was closed.
 - An unknown amount is never 0: its exchange is counted. The corrections of an exchange count in its own bucket.
 - The groups of a dimension, with the one of the requests without it, add up to the sums without the dimension.
 
@@ -16,7 +18,7 @@ An exchange id is a UUIDv7, so a time span is a range of the primary key and of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
@@ -47,9 +49,12 @@ from proxy.billing.money import ZERO_NUSD, Nusd
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.archive.archives import archived_until
 from proxy.ledger.dimensions.sums import as_stored, later_usage
-from proxy.ledger.schema.tables import api_keys, dimension_daily, ledger_entries, usage_daily
+from proxy.ledger.periods.activity import late_usage
+from proxy.ledger.periods.closing import read_closings
+from proxy.ledger.schema.tables import accounts, api_keys, dimension_daily, ledger_entries, usage_daily
 from proxy.reports.buckets import DAY_S, Buckets
 from proxy.reports.dimensions import DimensionFilter, ExchangePairs, unindexed
+from proxy.reports.entry_reader import CLOCKS_DIFFER_S_MAX
 from proxy.storage.database import is_shared, reading
 
 # The longest time between the creation of an exchange id and `started_at` (reading the body, claiming the
@@ -57,14 +62,16 @@ from proxy.storage.database import is_shared, reading
 ID_EARLIER_S = 600.0
 
 _ENTRIES, _KEYS = ledger_entries.c, api_keys.c
+# Without further columns, so that those of entries need no table's name.
+_PROJECTS = select(accounts.c.account_id, accounts.c.parent_id).subquery("projects")
 _EPOCH = date(1970, 1, 1)
 _TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 _SUMS = (*_TOKENS, "requests", "charge", "cost")
 
-# `started_at` in whole Unix seconds; the shortest bucket is a minute.
-_BEGAN_S = {
-    "sqlite": "CAST(strftime('%s', substr(started_at, 1, 19)) AS INTEGER)",
-    "postgresql": "CAST(floor(extract(epoch FROM started_at)) AS BIGINT)",
+# A time in whole Unix seconds; the shortest bucket is a minute.
+_WHOLE_S = {
+    "sqlite": "CAST(strftime('%s', substr({0}, 1, 19)) AS INTEGER)",
+    "postgresql": "CAST(floor(extract(epoch FROM {0})) AS BIGINT)",
 }
 # For a hash table of 100,000 values: else Postgres sorts on the disk, which takes twice as long. To compile the
 # expressions takes longer than to evaluate them. Parallel workers would sort what each has added up, which takes three
@@ -80,7 +87,7 @@ _UNKNOWN_AMOUNT = text(
 )
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
     """A time span in Unix seconds; `end` is not part of it."""
 
     begin: int
@@ -97,22 +104,33 @@ class UsageFilter:
     time_zone: str | None = None
     """see `Buckets`"""
     is_total: bool = False
-    """one bucket from begin to end, the groups with the highest charge first"""
+    """one bucket from begin to end, which may be at any time, the groups with the highest charge first"""
+    is_booked: bool = False
+    """as booked, and not by usage date"""
+    by_organization: bool = False
+    by_provider: bool = False
     by_key: bool = False
     by_project: bool = False
     by_model: bool = False
     by_dimension: str | None = None
     keys: Collection[str] | None = None
     projects: Collection[str] | None = None
+    organizations: Collection[str] | None = None
     models: Collection[str] | None = None
+    providers: Collection[str] | None = None
     dimensions: DimensionFilter = field(default_factory=dict)
+
+    @property
+    def span(self) -> Span:
+        """The whole time span."""
+        return Span(self.begin, self.end)
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The grouping columns, in row order."""
         chosen = {
-            "key_id": self.by_key, "project_id": self.by_project, "model": self.by_model,
-            "value_id": self.by_dimension is not None,
+            "key_id": self.by_key, "project_id": self.by_project, "organization_id": self.by_organization,
+            "model": self.by_model, "provider": self.by_provider, "value_id": self.by_dimension is not None,
         }  # fmt: skip
         return tuple(name for name, is_chosen in chosen.items() if is_chosen)
 
@@ -125,6 +143,17 @@ class UsageFilter:
     def dimension_names(self) -> set[str]:
         """The dimensions of groups and filters."""
         return {*self.dimensions, *([] if self.by_dimension is None else [self.by_dimension])}
+
+    @property
+    def has_accounts(self) -> bool:
+        """Whether groups or filters are of projects or organizations."""
+        is_filtered = self.projects is not None or self.organizations is not None
+        return self.by_project or self.by_organization or is_filtered
+
+    @property
+    def has_providers(self) -> bool:
+        """Whether groups or filters are of providers."""
+        return self.by_provider or self.providers is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +179,26 @@ class UsageTotals:
     """the part of `charge_nusd` with an unknown cost"""
     value_id: str | None = None
     """value id of the dimension; None also for exchanges without it"""
+    organization_id: str | None = None
+    provider: str | None = None
 
 
 def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
     """Totals ordered by bucket, and the end of the covered time (Unix seconds).
 
     If there are more than `rows_max` rows, the last buckets are left out and the end is earlier than `end`; of a single
-    bucket, the groups with the lowest charges. Raises LedgerUnavailable; ValueError if a time zone needs entries that
-    are archived.
+    bucket, the groups with the lowest charges. Raises LedgerUnavailable; ValueError if entries are needed that are
+    archived.
     """
     with reading(engine) as connection:
         if wanted.by_dimension is not None and is_shared(connection):
             connection.exec_driver_sql(_FOR_MANY_VALUES)
-        entries = _entry_source(connection, wanted)
+        entries = entry_source(connection, wanted)
         days, spans = _parts(wanted)
-        if wanted.time_zone is not None:
-            _require_entries(connection, spans)
+        require_entries(connection, [wanted.span] if wanted.is_booked else spans)
         queries = [_of_entries(entries, wanted, span, connection.dialect) for span in spans]
         queries += [] if days is None else [_daily(connection, wanted, days)]
+        queries += _moves(connection, entries, wanted) if wanted.is_booked else []
         query = queries[0] if len(queries) == 1 else _added(wanted, union_all(*queries).subquery())
         rows = [row._asdict() for row in connection.execute(_ordered(query, wanted).limit(rows_max + 1))]
         end = wanted.end
@@ -181,26 +212,26 @@ def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list
     return [total for total in totals if total.begin < end], end
 
 
-def _parts(wanted: UsageFilter) -> tuple[_Span | None, list[_Span]]:
+def _parts(wanted: UsageFilter) -> tuple[Span | None, list[Span]]:
     """The whole UTC days that are read from the daily sums (None: none), and the spans that are read from entries."""
-    whole = _Span(wanted.begin, wanted.end)
-    if wanted.bucket_s != DAY_S or len(wanted.dimension_names) > 1:
+    whole = wanted.span
+    if wanted.bucket_s != DAY_S or len(wanted.dimension_names) > 1 or wanted.has_providers:
         return None, [whole]
-    if wanted.time_zone is None:
-        return whole, []
     utc = Buckets(DAY_S)
-    days = _Span(utc.ceil(wanted.begin), utc.floor(wanted.end))
+    days = Span(utc.ceil(wanted.begin), utc.floor(wanted.end))
+    if days == whole and wanted.time_zone is None:
+        return whole, []
     if not wanted.is_total or days.begin >= days.end:
         return None, [whole]
-    edges = _Span(wanted.begin, days.begin), _Span(days.end, wanted.end)
+    edges = Span(wanted.begin, days.begin), Span(days.end, wanted.end)
     return days, [span for span in edges if span.begin < span.end]
 
 
-def _require_entries(connection: Connection, spans: Iterable[_Span]) -> None:
+def require_entries(connection: Connection, spans: Iterable[Span]) -> None:
     """Raises ValueError if entries of these time spans are in an archive."""
     month = archived_until(connection)
     if month is not None and any(span.begin < month.until for span in spans):
-        raise ValueError(f"days of a time zone are read from entries, and entries until {month} are archived")
+        raise ValueError(f"this report is read from entries, and entries until {month} are archived")
 
 
 def id_from(at: float) -> str:
@@ -209,8 +240,8 @@ def id_from(at: float) -> str:
     return f"{digits[:8]}-{digits[8:]}-"
 
 
-class _Source(NamedTuple):
-    """Rows to add up."""
+class EntrySource(NamedTuple):
+    """Entries, or rows of sums, to add up."""
 
     rows: FromClause
     groups: Sequence[ColumnElement[Any]]
@@ -223,21 +254,31 @@ class _Source(NamedTuple):
         return query.where(*where, *self.conditions).group_by(*_labels(self.groups))
 
 
-def _source(wanted: UsageFilter, columns: Any, rows: FromClause, value_id: Any = None) -> _Source:
+def _source(wanted: UsageFilter, columns: Any, rows: FromClause, value_id: Any = None) -> EntrySource:
     """`columns`: those of the rows' table. `value_id`: the dimension's; None: the rows have none."""
-    shown = {"key_id": columns.key_id, "project_id": _KEYS.project_id, "model": columns.model}
-    shown["value_id"] = cast(null(), String) if value_id is None else value_id
-    filters = (columns.key_id, wanted.keys), (columns.model, wanted.models), (_KEYS.project_id, wanted.projects)
-    if wanted.by_project or wanted.projects is not None:
+    nothing = cast(null(), String)
+    provider = columns.provider if wanted.has_providers else nothing
+    shown = {
+        "key_id": columns.key_id, "project_id": _KEYS.project_id, "organization_id": _PROJECTS.c.parent_id,
+        "model": columns.model, "provider": provider, "value_id": nothing if value_id is None else value_id,
+    }  # fmt: skip
+    given = {
+        "key_id": wanted.keys, "project_id": wanted.projects, "organization_id": wanted.organizations,
+        "model": wanted.models, "provider": wanted.providers,
+    }  # fmt: skip
+    filters = [(shown[name], only) for name, only in given.items()]
+    if wanted.has_accounts:
         rows = rows.outerjoin(api_keys, _KEYS.key_id == columns.key_id)
-    return _Source(
+    if wanted.by_organization or wanted.organizations is not None:
+        rows = rows.outerjoin(_PROJECTS, _PROJECTS.c.account_id == _KEYS.project_id)
+    return EntrySource(
         rows,
         [shown[name].label(f"by_{name}") for name in wanted.groups],
         [column.in_(sorted(only)) for column, only in filters if only is not None],
     )
 
 
-def _entry_source(connection: Connection, wanted: UsageFilter) -> _Source:
+def entry_source(connection: Connection, wanted: UsageFilter) -> EntrySource:
     """The entries, with their dimensions if these are wanted."""
     if not wanted.dimension_names:
         return _source(wanted, _ENTRIES, ledger_entries)
@@ -250,7 +291,7 @@ def _entry_source(connection: Connection, wanted: UsageFilter) -> _Source:
     return found._replace(conditions=[*found.conditions, *pairs.of_entries(wanted.dimensions)])
 
 
-def _daily(connection: Connection, wanted: UsageFilter, span: _Span) -> Select[Any]:
+def _daily(connection: Connection, wanted: UsageFilter, span: Span) -> Select[Any]:
     """The totals of days, from the tables of daily sums. `span`: whole days."""
     dialect = connection.dialect
     for name in wanted.dimension_names:
@@ -261,7 +302,7 @@ def _daily(connection: Connection, wanted: UsageFilter, span: _Span) -> Select[A
     return _days(wanted, span, usage_daily, dialect)
 
 
-def _days_of(connection: Connection, wanted: UsageFilter, span: _Span, dimension: str) -> Select[Any]:
+def _days_of(connection: Connection, wanted: UsageFilter, span: Span, dimension: str) -> Select[Any]:
     """The totals of a dimension: its daily sums, and the entries that are not in them yet, added up at once. Because
     their columns have the same types, Postgres reads both as one table."""
     columns = dimension_daily.columns
@@ -280,7 +321,7 @@ def _as_column(column: Column[Any], value: ColumnElement[Any]) -> ColumnElement[
     return value.label(column.name)
 
 
-def _without(wanted: UsageFilter, span: _Span, by_value: FromClause, dialect: Dialect) -> Select[Any]:
+def _without(wanted: UsageFilter, span: Span, by_value: FromClause, dialect: Dialect) -> Select[Any]:
     """The totals of the requests without the dimension: the part of the daily sums that no value has."""
     columns = by_value.c
     groups = (cast(null(), String) if name == "by_value_id" else columns[name] for name in _group_names(wanted))
@@ -296,11 +337,14 @@ def _added(wanted: UsageFilter, parts: FromClause) -> Select[Any]:
     return select(*groups, *(func.sum(parts.c[name]).label(name) for name in _SUMS)).group_by(*groups)
 
 
-def _days(wanted: UsageFilter, span: _Span, table: FromClause, dialect: Dialect, dimension: str = "") -> Select[Any]:
+def _days(wanted: UsageFilter, span: Span, table: FromClause, dialect: Dialect, dimension: str = "") -> Select[Any]:
     """The totals of a table of daily sums; money in nUSD."""
     column = table.c
-    bucket = _whole(wanted) if wanted.is_total else column.day
-    sums = (*(func.sum(column[name]) for name in _TOKENS), func.sum(column.entries), *_money(dialect))
+    bucket: ColumnElement[Any] = whole_bucket(wanted) if wanted.is_total else column.day
+    if wanted.is_booked and not wanted.is_total:  # as the buckets of entries
+        bucket = literal_column(_WHOLE_S[dialect.name].format("day"), BigInteger)
+    amounts = (nusd_sum(name, dialect) for name in ("charged_usd", "cost_usd"))
+    sums = (*(func.sum(column[name]) for name in _TOKENS), func.sum(column.entries), *amounts)
     where = [column.day >= _date(span.begin), column.day < _date(span.end)]
     if dimension:
         where.append(column.dimension == dimension)
@@ -310,29 +354,40 @@ def _days(wanted: UsageFilter, span: _Span, table: FromClause, dialect: Dialect,
     return source.sums(bucket, (sum_.label(name) for name, sum_ in zip(_SUMS, sums, strict=True)), where)
 
 
-def _money(dialect: Dialect) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
-    """The sums of charge and cost in a table of daily sums; nUSD."""
-    return nusd_sum("charged_usd", dialect), nusd_sum("cost_usd", dialect)
-
-
-def _of_entries(entries: _Source, wanted: UsageFilter, span: _Span, dialect: Dialect) -> Select[Any]:
-    sums = (
-        *(func.coalesce(func.sum(_ENTRIES[name]), 0).label(name) for name in _TOKENS),
-        func.sum(case((_ENTRIES.kind == EntryKind.USAGE, 1), else_=0)).label("requests"),
-        func.coalesce(nusd_sum("charge_usd", dialect), 0).label("charge"),
-        func.coalesce(nusd_sum("cost_usd", dialect), 0).label("cost"),
-    )
+def _of_entries(entries: EntrySource, wanted: UsageFilter, span: Span, dialect: Dialect) -> Select[Any]:
     where = (
         _ENTRIES.exchange_id >= id_from(span.begin - ID_EARLIER_S),
         _ENTRIES.exchange_id < id_from(span.end),
         *_began(span),
         _ENTRIES.kind != EntryKind.CREDIT,
     )
-    return entries.sums(_bucket(wanted, dialect), sums, where)
+    return entries.sums(_bucket(wanted, dialect), _entry_sums(dialect, 1), where)
+
+
+def _entry_sums(dialect: Dialect, sign: int) -> list[ColumnElement[Any]]:
+    """The sums of entries, or with the sign -1 what they take from other sums."""
+    sums = {
+        **{name: func.sum(_ENTRIES[name]) for name in _TOKENS},
+        "requests": func.sum(case((_ENTRIES.kind == EntryKind.USAGE, 1), else_=0)),
+        "charge": nusd_sum("charge_usd", dialect),
+        "cost": nusd_sum("cost_usd", dialect),
+    }
+    return [(sign * func.coalesce(sum_, 0)).label(name) for name, sum_ in sums.items()]
+
+
+def _moves(connection: Connection, entries: EntrySource, wanted: UsageFilter) -> Iterator[Select[Any]]:
+    """What turns sums by usage date into sums as booked: adjustments and late usage, taken from the buckets in which
+    their exchanges began and added to those in which they were settled."""
+    dialect, is_adjustment = connection.dialect, (_NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT)
+    spans = read_closings(connection).late_between(0.0)
+    for moved in (is_adjustment, *([(late_usage(spans),)] if spans else [])):
+        yield entries.sums(_bucket(wanted, dialect), _entry_sums(dialect, -1), (*moved, *began(wanted)))
+        booked = _bucket(wanted, dialect, "settled_at")
+        yield entries.sums(booked, _entry_sums(dialect, 1), (*moved, *settled(wanted)))
 
 
 def _non_requests(
-    connection: Connection, entries: _Source, wanted: UsageFilter, span: _Span
+    connection: Connection, entries: EntrySource, wanted: UsageFilter, span: Span
 ) -> dict[tuple[Any, ...], int]:
     """(Begin of the bucket, group) → number of entries that are not requests: corrections and failed attempts."""
     where = _NOT_TERMINAL, _ENTRIES.kind != EntryKind.CREDIT, *_began(span)
@@ -340,17 +395,17 @@ def _non_requests(
     return {(int(row[0]), *row[1:-1]): int(row[-1]) for row in rows}
 
 
-def _unknown(connection: Connection, entries: _Source, wanted: UsageFilter) -> dict[tuple[Any, ...], Sequence[int]]:
+def _unknown(connection: Connection, entries: EntrySource, wanted: UsageFilter) -> dict[tuple[Any, ...], Sequence[int]]:
     """(Begin of the bucket, group) → exchanges without a charge, exchanges without a cost, the charge of the latter;
     after all corrections."""
-    dialect, began = connection.dialect, _began(_Span(wanted.begin, wanted.end))
+    dialect, in_span = connection.dialect, began(wanted)
     changes = (
         select(
             _ENTRIES.exchange_id,
             nusd_sum("charge_usd", dialect).label("charge"),
             func.max(_ENTRIES.cost_nusd).label("cost"),
         )
-        .where(_NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT, *began)
+        .where(_NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT, *in_span)
         .group_by(_ENTRIES.exchange_id)
         .subquery("changes")
     )
@@ -363,23 +418,34 @@ def _unknown(connection: Connection, entries: _Source, wanted: UsageFilter) -> d
         func.sum(case((without_cost, func.coalesce(charge, 0) + func.coalesce(change.charge, 0)), else_=0)),
     )
     corrected = entries._replace(rows=entries.rows.outerjoin(changes, change.exchange_id == _ENTRIES.exchange_id))
-    rows = connection.execute(corrected.sums(_bucket(wanted, dialect), sums, (_UNKNOWN_AMOUNT, *began)))
+    rows = connection.execute(corrected.sums(_bucket(wanted, dialect), sums, (_UNKNOWN_AMOUNT, *in_span)))
     return {(int(row[0]), *row[1:-3]): list(map(int, row[-3:])) for row in rows}
 
 
-def _began(span: _Span) -> tuple[ColumnElement[bool], ...]:
+def began(wanted: UsageFilter) -> tuple[ColumnElement[bool], ...]:
+    """SQL conditions: the exchange began in the requested time span."""
+    return _began(wanted.span)
+
+
+def settled(wanted: UsageFilter) -> tuple[ColumnElement[bool], ...]:
+    """SQL conditions: the entry was settled in the requested time span. The last one is for an index."""
+    settled_at, end = _ENTRIES.settled_at, float(wanted.end)
+    return settled_at >= float(wanted.begin), settled_at < end, _ENTRIES.started_at < end + CLOCKS_DIFFER_S_MAX
+
+
+def _began(span: Span) -> tuple[ColumnElement[bool], ...]:
     return _ENTRIES.started_at >= float(span.begin), _ENTRIES.started_at < float(span.end)
 
 
-def _bucket(wanted: UsageFilter, dialect: Dialect) -> ColumnElement[Any]:
-    """The beginning of an entry's bucket; Unix seconds."""
+def _bucket(wanted: UsageFilter, dialect: Dialect, moment: str = "started_at") -> ColumnElement[Any]:
+    """The beginning of an entry's bucket; Unix seconds. `moment`: the column of the time that counts."""
     if wanted.is_total:
-        return _whole(wanted)
-    began = wanted.buckets.begin_sql(_BEGAN_S[dialect.name], wanted.begin, wanted.end)
-    return literal_column(began, BigInteger)
+        return whole_bucket(wanted)
+    at = _WHOLE_S[dialect.name].format(moment)
+    return literal_column(wanted.buckets.begin_sql(at, wanted.begin, wanted.end), BigInteger)
 
 
-def _whole(wanted: UsageFilter) -> ColumnElement[Any]:
+def whole_bucket(wanted: UsageFilter) -> ColumnElement[Any]:
     """The only bucket of a total."""
     return literal_column(str(wanted.begin), BigInteger)
 
@@ -418,6 +484,8 @@ def _totals(
         project_id=named.get("project_id"),
         model=named.get("model"),
         value_id=named.get("value_id"),
+        organization_id=named.get("organization_id"),
+        provider=named.get("provider"),
         requests=int(row["requests"]) - non_requests.get(group, 0),
         charge_nusd=Nusd(int(row["charge"])),
         cost_nusd=Nusd(int(row["cost"])),

@@ -90,7 +90,7 @@ def _in_path(one: Endpoint) -> list[dict[str, Any]]:
 def _in_query(one: Endpoint) -> list[dict[str, Any]]:
     return [
         {
-            "name": field.name,
+            "name": field.encode_name,
             "in": "query",
             "required": field.required,
             "schema": msgspec.json.schema(field.type),

@@ -252,7 +252,7 @@ class UsageApi:
         try:
             totals, upto = await self.reports.usage(wanted, ROWS_MAX)
         except ValueError as wrong:  # archived entries
-            raise invalid(f"'time_zone': {wrong}.", "time_zone") from None
+            raise invalid(f"'start_time': {wrong}.", "start_time") from None
         buckets = wanted.buckets
         if upto == wanted.begin < wanted.end:
             raise invalid(f"One bucket has more than {ROWS_MAX} groups; filter, or group by fewer fields.", "group_by")

@@ -27,6 +27,7 @@ from proxy.console.api.openapi import document
 from proxy.console.api.sessions import Sessions
 from proxy.console.api.status import StatusApi, me
 from proxy.console.api.usage import UsageApi
+from proxy.console.api.usage_report import UsageReportApi
 from proxy.console.identity_sign_in import IdentitySignIn
 from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
@@ -133,6 +134,7 @@ class Console:
             values=ValueReader(store.engine, None),
         )  # fmt: skip
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
+        yield from UsageReportApi(self._reports, unix_time=time.time).endpoints()
         yield from ExchangesApi(self._reports).endpoints()
         yield from LiveApi(self._running.running, sessions, unix_time=time.time).endpoints()
         yield from status.endpoints()
