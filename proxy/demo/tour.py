@@ -95,8 +95,13 @@ class Deployment:
         self.config.write_text(_CONFIG.replace("UPSTREAM", provider_url) + more)
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         self.admin_secret = secrets.token_hex(32)
-        own = {"DEMO_PROVIDER_KEY": PROVIDER_KEY, "DEMO_ADMIN_SECRET": self.admin_secret, "PYTHONPATH": path}
-        self.environment = {**os.environ, **own}
+        self.variables = {
+            "TOKENWEIR_CONFIG": str(self.config),
+            "DEMO_PROVIDER_KEY": PROVIDER_KEY,
+            "DEMO_ADMIN_SECRET": self.admin_secret,
+        }
+        """with these, other commands use this deployment"""
+        self.environment = {**os.environ, **self.variables, "PYTHONPATH": path}
         self.url = self.console_url = ""
         self._child: Child | None = None
 
@@ -323,6 +328,9 @@ async def _keep(deployment: Deployment) -> None:
     body = '{"model":"electron","stream":true,"messages":[{"role":"user","content":"hello"}]}'
     _line(f"curl -N {deployment.url}/v1/chat/completions -H \"Authorization: Bearer $KEY\" -d '{body}'")
     _line(f"curl {deployment.url}/metrics")
+    _title("For other commands on this ledger, such as `tokenweir keys list`, and those of docs/how-to")
+    for name, value in deployment.variables.items():
+        _line(f"export {name}={value}")
     _title("The console, in a browser")
     _line(f"{deployment.console_url}  (sign in with this secret for everything, or with the key for its own data)")
     _line(deployment.admin_secret)

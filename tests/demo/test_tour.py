@@ -8,7 +8,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from proxy.cli import main
 from proxy.demo.tour import Deployment
+
+
+def test_other_commands_use_it_with_the_variables_that_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in Deployment(tmp_path, "http://127.0.0.1:1").variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["config", "check"]) == 0
 
 
 @pytest.mark.process
