@@ -16,7 +16,7 @@ from proxy.ledger.grants.rows import next_begin
 from proxy.storage.executor import InThread
 
 WAIT_S = 0.5
-KEPT_S = 60.0
+KEPT_S = 5.0
 # Keys and accounts.
 KEPT_MAX = 4_096
 

@@ -67,11 +67,15 @@ def _grant_state(row: Row) -> str:
     ends = min(filter(None, (row["expires_at"], row["revoked_at"])), default=None)
     if ends is not None and ends <= now:
         return f"{'revoked' if row['revoked_at'] == ends else 'expired'} {_minute(ends)}"
-    if row["begins_at"] > now:
+    if _is_planned(row):
         return f"planned from {_minute(row['begins_at'])}"
     if row["granted_usd"] != "0" and row["left_usd"] == "0":
         return "used up"
     return "usable, without an end" if ends is None else f"usable until {_minute(ends)}"
+
+
+def _is_planned(row: Row) -> bool:
+    return bool(row["begins_at"] > iso_utc(time.time()))
 
 
 def _minute(moment: str) -> str:
@@ -140,12 +144,12 @@ RULES = Table(
     {
         "name": Column("NAME", 18, _field("name")),
         "rule_id": Column("ID", 25, _field("rule_id")),
-        "split_by": Column("FOR EACH", 12, lambda row: ", ".join(row["split_by"] or ()) or "–"),
+        "split_by": Column("FOR EACH", 10, lambda row: ", ".join(row["split_by"] or ()) or "–"),
         "budget": Column("BUDGET USD", 10, _limit("budget_usd"), right=True),
         "window": _WINDOW,
         "rates": Column(
             "FURTHER LIMITS",
-            18,
+            20,
             _further,
         ),
         "zone": Column("TIME ZONE", 16, _limit("time_zone")),
@@ -167,7 +171,7 @@ GRANTS = Table(
         "state": Column("STATE (UTC)", 29, _grant_state),
         "grant_id": Column("ID", 28, _field("grant_id")),
         "usd": Column("USD", 10, _field("usd"), right=True),
-        "left": Column("LEFT USD", 12, _field("left_usd"), right=True),
+        "left": Column("LEFT USD", 12, lambda row: "–" if _is_planned(row) else row["left_usd"], right=True),
         "burned": Column("USED USD", 12, _field("burned_usd"), right=True),
         "expired": Column("EXPIRED USD", 12, _field("expired_usd"), right=True),
         "begins": Column("BEGINS (UTC)", 16, _moment("begins_at")),
@@ -228,7 +232,7 @@ BUDGETS = Table(
     {
         "scope": Column("SCOPE", 30, _scope),
         "since": Column("USAGE SINCE", 16, _moment("window_start")),
-        "budget": Column("BUDGET", 12, _amount("budget_usd", "max"), right=True),
+        "budget": Column("BUDGET", 19, _amount("budget_usd", "max"), right=True),
         "spent": Column("SPENT", 12, _amount("spent_usd", "used"), right=True),
         "held": Column("HELD", 12, _amount("held_usd", "held"), right=True),
         "running": Column("RUNNING", 7, _field("running"), right=True),

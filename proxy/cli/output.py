@@ -77,7 +77,7 @@ def _flat(fields: dict[str, Any], within: str = "") -> list[tuple[str, str]]:
     for name, value in fields.items():
         if isinstance(value, dict):
             found += _flat(value, f"{within}{name}.")
-        elif value not in (None, []):
+        elif value not in (None, [], ""):
             found.append((within + name, _word(value)))
     return found
 
