@@ -120,14 +120,13 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 REPORT = """
 import json, proxy
 from proxy.metering.dialects import DIALECTS
-from proxy.settings import reference
-from proxy.sinks.kinds import SINKS
+from tests.docs.settings_reference import reference
 from proxy.telemetry.traces.span import span_of
 from tests.ledger.entries import a_record
 from msgspec.structs import replace
 spans = [span_of(replace(a_record(1), opened=replace(a_record(1).opened, endpoint="/toys/talk"))).name]
 paths = sorted({path for dialect in DIALECTS for path in dialect.paths})
-print(json.dumps([proxy.__file__, paths, reference(SINKS), spans]))
+print(json.dumps([proxy.__file__, paths, reference(), spans]))
 """
 
 

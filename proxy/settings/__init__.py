@@ -6,7 +6,6 @@ from proxy.settings.faults import SettingsError
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings
 from proxy.settings.reading import load, parse, require_prices, route
-from proxy.settings.reference import reference
 from proxy.settings.values import Drain, OnClientDisconnect, ProviderSettings, Settings, Timeouts
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "from_environment",
     "load",
     "parse",
-    "reference",
     "require_prices",
     "route",
 ]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxy.settings.fields import VARIABLE, FieldType, setting_name
 from proxy.settings.reading import SinkKinds
-from proxy.settings.reference import default_of
 from proxy.settings.sinks import SinkSettings
 from proxy.settings.values import Settings
 
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
 _USER = re.compile(r"://([^/@:]*):([^/@]+)@")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -111,3 +112,25 @@ def _without_password(url: str) -> str:
     if user is None or not VARIABLE.sub("", user[2]):
         return url
     return f"{url[: user.start(2)]}***{url[user.end(2) :]}"
+
+
+def default_of(setting: Field[Any]) -> str:
+    """The default as the reference and `config show` show it."""
+    text: str | None = setting.metadata["shown"]
+    if text is not None:
+        return text
+    if setting.default is MISSING:
+        return "*required*"
+    if setting.default is None:
+        return "none"
+    return "as below" if is_dataclass(setting.default) else f"`{_written(setting)}`"
+
+
+def _written(setting: Field[Any]) -> str:
+    """The default as written in the file."""
+    value = setting.default
+    if isinstance(value, bool | Path):
+        return str(value).lower()
+    if isinstance(value, int) and "bytes" in setting.name:
+        return next((f"{value // unit} {name}" for name, unit in _UNITS if value and value % unit == 0), str(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+import secrets
+import textwrap
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+import yaml
 
 from proxy.http.probes import add_probes
 from proxy.metering.counts import _WHOLES
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.machine.configuration_file import RELOADED
 from proxy.runtime.proxy.handlers import client_routes
-from proxy.settings import load, reference
+from proxy.settings import Settings, load, parse
+from proxy.settings.fields import setting_name
 from proxy.sinks.kinds import SINKS
-from tests.docs import details, dimensions, life_cycles
+from tests.docs import details, dimensions, life_cycles, settings_reference
 from tests.docs.routes import PAGE, written
 
 ROOT = Path(__file__).parents[2]
@@ -97,9 +102,31 @@ def test_the_readme_is_short_and_contributing_one_screen() -> None:
 
 
 def test_the_settings_reference_is_made_of_the_settings() -> None:
-    text = (ROOT / "docs" / "reference" / "settings.md").read_text()
-    written = text.split("<!-- reference -->\n")[1].split("<!-- /reference -->")[0]
-    assert written.strip() == reference(SINKS).strip()
+    text = settings_reference.PAGE.read_text()
+    assert text == settings_reference.page(), "run: python -m tests.docs.settings_reference"
+    declared = {setting_name(one) for one in fields(Settings) if one.metadata}
+    assert {name for names in settings_reference.GROUPS.values() for name in names} >= declared
+
+
+def test_the_reference_names_every_setting_once() -> None:
+    text = settings_reference.reference()
+    names = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert len(names) == len(set(names))
+    prices = ("cached_input", "audio_hour", "tiers[].above_prompt_tokens")
+    expected = {"listen.port", "providers.<name>.timeouts.idle_s", "crashed_empty"}
+    assert {*expected, *(f"models.<name>.price.{one}" for one in prices)} <= set(names)
+    assert "| `exchanges_max` | a whole number from 1 to 1048576 | `16384`" in text
+    assert "| `allow_literal_secrets` | `true` or `false` | `false` |" in text
+    assert "`64 MiB`" in text
+    assert all(line.count("|") - line.count("\\|") in (4, 5) for line in text.splitlines() if line[:1] == "|")
+
+
+@pytest.mark.parametrize("name", settings_reference.EXAMPLES)
+def test_an_example_of_the_settings_is_valid(name: str, tmp_path: Path) -> None:
+    text = textwrap.dedent(settings_reference.EXAMPLES[name])
+    document = {**settings_reference.BASE, **yaml.safe_load(text)}
+    values = {variable: secrets.token_hex(32) for variable in re.findall(r"\$\{(\w+)\}", text)}
+    parse(yaml.safe_dump(document), env=values, folder=tmp_path, sinks=SINKS)
 
 
 def test_the_diagrams_of_the_life_cycles_are_those_of_their_tables() -> None:

@@ -29,7 +29,6 @@ from proxy.settings import (
     from_environment,
     load,
     parse,
-    reference,
     require_prices,
     route,
 )
@@ -773,19 +772,6 @@ def test_an_environment_without_a_provider_says_what_was_looked_at() -> None:
     _, taken = from_environment({"GROQ_API_KEY": "k", "TENSORLOOP_API_KEY": CANARY})
     assert taken[0].startswith("groq: ")
     assert taken[1].startswith("TENSORLOOP_API_KEY is ignored")
-
-
-def test_the_reference_names_every_setting_once() -> None:
-    text = reference(SINKS)
-    names = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
-    assert len(names) == len(set(names))
-    prices = ("cached_input", "audio_hour", "tiers[].above_prompt_tokens")
-    expected = {"listen.port", "providers.<name>.timeouts.idle_s", "crashed_empty"}
-    assert {*expected, *(f"models.<name>.price.{one}" for one in prices)} <= set(names)
-    assert "| `exchanges_max` | a whole number from 1 to 1048576 | `16384`" in text
-    assert "| `allow_literal_secrets` | `true` or `false` | `false` |" in text
-    assert "`64 MiB`" in text
-    assert all(line.count("|") - line.count("\\|") in (4, 5) for line in text.splitlines() if line[:1] == "|")
 
 
 documents = st.recursive(
