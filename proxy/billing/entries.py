@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
@@ -103,7 +103,14 @@ NOTHING_USED: Mapping[str, Any] = {
 _TOKENS_OF = attrgetter(*TOKENS)
 
 
-def usage_of(entry: LedgerEntry) -> Usage:
+class CountedEntry(Protocol):
+    """The fields of an entry that have its counts; the members of TOKENS, too."""
+
+    @property
+    def details(self) -> Mapping[str, Any]: ...
+
+
+def usage_of(entry: CountedEntry) -> Usage:
     """The counts of an entry; of an adjustment, the differences. Raises ValueError, TypeError for invalid counts."""
     units = EntryDetails.of(entry.details).units
     return Usage(*_TOKENS_OF(entry), **({} if units is None else units_from(units)))

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -42,6 +42,11 @@ class Month:
     def until(self) -> float:
         """The exclusive end; Unix seconds."""
         return day_start(self.time_zone, self.after)
+
+    @property
+    def last(self) -> date:
+        """The last day."""
+        return self.after - timedelta(days=1)
 
     @property
     def end(self) -> datetime:

@@ -142,7 +142,7 @@ def _close(options: argparse.Namespace) -> None:
             raise PeriodError(f"{month}: some records are not settled:\n{_listed(left)}\n{_WAYS}")
         if not _is_closed(store, month):
             confirm(options, f"Close {month} and every open month before it? This cannot be undone.")
-        months = close(store.ledger, month, by=operator(), left_behind=left)
+        months = close(store.ledger, month, by=operator(), left_behind=left, letterhead=settings.statement)
         issue_all(store.engine)
         if options.json:
             with reading(store.engine) as connection:

@@ -15,6 +15,7 @@ from proxy.cli.common import (
     WrongUsage,
     add_owner_options,
     json_line,
+    load_settings,
     owner_of,
     store_of,
     whole_file,
@@ -68,7 +69,8 @@ def _statement(options: argparse.Namespace) -> None:
     if options.format == "csv" and options.by is not None:
         raise WrongUsage("--by: cannot be combined with --format csv, whose columns are summed")
     with store_of(options) as store, nullcontext() if options.by is None else values_exported(store, options):
-        statement = read_statement(store.engine, _owner(store, options), whole, options.by)
+        letterhead = load_settings(options.config).statement
+        statement = read_statement(store.engine, _owner(store, options), whole, options.by, letterhead)
         if options.entries is not None:
             _write_entries(store, statement, options.entries)
     content = _rendered(statement, options.format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
 from sqlalchemy import Connection
 
 from proxy.billing.period import Month
@@ -39,6 +40,8 @@ def _check(connection: Connection, month: Month, result: CheckResult) -> None:
         for one in batch:
             stated.pop(one.scope_id, None)
             old = closed.get(one.scope_id)
+            if old is not None and old.activity.prices is UNSET:  # closed by a version that did not store them
+                one.activity.prices = UNSET
             if old is None or (old.digest, old.entries, old.activity) != (one.digest, one.entries, one.activity):
                 result.differs(month=str(month), scope_id=one.scope_id, digest=old and old.digest, entries=one.digest)
     for scope_id, digest in stated.items():

@@ -20,31 +20,26 @@ earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import asdict
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.dimensions import NAMED
-from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
+from proxy.billing.entries import EntryKind, usage_of
 from proxy.billing.money import (
     PARTS_PER_NUSD,
     PER_HOUR_OF_MS,
     PER_MILLION,
     PER_THOUSAND,
-    nusd_rounded_half_up,
     usd_rounded_half_up,
 )
 from proxy.billing.period import month_of
-from proxy.billing.pricing.prices import SIDES, before_rules, by_rule, pinned
-from proxy.billing.record import BillableParts, Rates
-from proxy.billing.settlement import other_models
-from proxy.billing.units import BILLED_UNITS, Unit, numbers, rate_of
-from proxy.metering.usage import Usage
+from proxy.billing.record import BillableParts
+from proxy.billing.units import BILLED_UNITS, Unit
+from proxy.billing.used_units import WHOLE, UsedUnit, charged_units
 from proxy.reports.export import Column, ColumnType, ExportedEntry, usd
 
 CURRENCY, ISSUER, UNPRICED = "USD", "Tokenweir", "unpriced"
@@ -53,8 +48,6 @@ CURRENCY, ISSUER, UNPRICED = "USD", "Tokenweir", "unpriced"
 class Meter(NamedTuple):
     """How FOCUS names and measures a billed unit."""
 
-    unit: str
-    """the unit's price in the configuration; `exchange`: a whole charge"""
     name: str
     consumed_unit: str
     pricing_unit: str
@@ -76,10 +69,10 @@ _QUANTITIES = {PER_MILLION: "1000000 ", PER_THOUSAND: "1000 ", PARTS_PER_NUSD: "
 
 def _meter(unit: Unit) -> Meter:
     if unit.scale == PER_HOUR_OF_MS:
-        return Meter(unit.price, "Audio", "Seconds", "Hours", unit.scale)
+        return Meter("Audio", "Seconds", "Hours", unit.scale)
     name = _title(f"{unit.price} tokens" if unit.is_token else unit.count or "requests")
     noun = "Tokens" if unit.is_token else name
-    return Meter(unit.price, name, noun, f"{_QUANTITIES[unit.scale]}{noun}", unit.scale)
+    return Meter(name, noun, f"{_QUANTITIES[unit.scale]}{noun}", unit.scale)
 
 
 def _title(words: str) -> str:
@@ -87,37 +80,21 @@ def _title(words: str) -> str:
 
 
 _METERS = {unit.price: _meter(unit) for unit in BILLED_UNITS}
-_EXCHANGE = Meter("exchange", "Exchanges", "Requests", "Requests", PARTS_PER_NUSD)
+_METERS[WHOLE] = Meter("Exchanges", "Requests", "Requests", PARTS_PER_NUSD)
 
 
-class UsedUnit(NamedTuple):
-    """A unit that a model used, and its price. Prices: nUSD."""
+def _sku(used: UsedUnit) -> str:
+    return f"{used.model}/{used.price}"
 
-    meter: Meter
-    model: str
-    number: int
-    billed: int
-    """the number, or 0"""
-    list_rate: int
-    rate: int
-    is_unpriced: bool
-    terms: Mapping[str, Any]
-    """the facts that select the list price, such as the prompt's length"""
 
-    @property
-    def sku(self) -> str:
-        return f"{self.model}/{self.meter.unit}"
+def _price_id(used: UsedUnit) -> str:
+    """`tera-large/input@config-0badcafe`, and the terms if there are any."""
+    version, *others = used.terms.items() or [("", UNPRICED)]
+    return "".join([f"{_sku(used)}@{version[1]}", *(f"/{name[2:]}={value}" for name, value in others)])
 
-    @property
-    def price_id(self) -> str:
-        """`tera-large/input@config-0badcafe`, and the terms if there are any."""
-        version, *others = self.terms.items() or [("", UNPRICED)]
-        return "".join([f"{self.sku}@{version[1]}", *(f"/{name[2:]}={value}" for name, value in others)])
 
-    @property
-    def parts(self) -> int:
-        """The billed amount, in PARTS_PER_NUSD."""
-        return self.billed * self.rate * self.meter.scale
+def _meter_of(used: UsedUnit) -> Meter:
+    return _METERS[used.price]
 
 
 class FocusRow(NamedTuple):
@@ -139,94 +116,8 @@ def focus_rows(sources: Iterable[ExportedEntry]) -> Iterator[FocusRow]:
         if entry.kind != EntryKind.USAGE:
             yield FocusRow(of_entry, entry.charge_nusd or 0)
             continue
-        parts = booked = 0
-        for used in _used_units(entry):
-            parts += used.parts
-            billed_nusd = nusd_rounded_half_up(parts) - booked
-            booked += billed_nusd
+        for used, billed_nusd in charged_units(entry):
             yield FocusRow(of_entry, billed_nusd, used)
-
-
-def _used_units(entry: LedgerEntry) -> list[UsedUnit]:
-    """The units whose rounded sum is the charge of a terminal entry."""
-    charge_nusd = entry.charge_nusd or 0
-    try:
-        units = list(_units_of_models(entry))
-    except (ValueError, TypeError):  # unreadable details
-        units = []
-    if units and nusd_rounded_half_up(sum(used.parts for used in units)) == charge_nusd:
-        return units
-    terms = {} if entry.price_version is None else {"x_version": entry.price_version}
-    is_unpriced = entry.charge_nusd is None
-    whole = UsedUnit(_EXCHANGE, entry.model, 1, 1, charge_nusd, charge_nusd, is_unpriced, terms)
-    return [*(used._replace(billed=0) for used in units), whole]
-
-
-def _units_of_models(entry: LedgerEntry) -> Iterator[UsedUnit]:
-    """The units of the exchange's own model, and of other models that it used. Raises ValueError, TypeError."""
-    details = EntryDetails.of(entry.details)
-    bills, missing = BillableParts(details.billed or ""), details.unpriced_units or ()
-    is_charged = entry.charge_nusd is not None
-    yield from _units_of(entry.model, usage_of(entry), details.price if is_charged else None, bills, missing)
-    for other, listed in zip(other_models(details.other_models), details.other_models or (), strict=True):
-        price = listed.get("price") if is_charged else None
-        yield from _units_of(other.model, other.usage, price, bills, ())
-
-
-class PinnedList(NamedTuple):
-    """The price list in an entry. Prices: nUSD by unit."""
-
-    rates: Rates
-    charged: Mapping[str, int]
-    listed: Mapping[str, int]
-    """before price rules"""
-    terms: Mapping[str, Any]
-
-
-_NO_LIST = PinnedList(Rates(0, 0, 0), {}, {}, {})
-
-
-@lru_cache(maxsize=4_096)
-def _pinned(price: bytes) -> PinnedList:
-    """`price`: the detail as JSON. Raises ValueError."""
-    text = msgspec.json.decode(price)
-    tiers = pinned(text).tiers
-    if not tiers:
-        return _NO_LIST
-    by = msgspec.convert(text.get("multipliers") or {}, dict[str, str])
-    charged = {unit.price: rate for unit in BILLED_UNITS if (rate := rate_of(unit, tiers[0])) is not None}
-    listed = {name: before_rules(rate, name, by) for name, rate in charged.items()}
-    return PinnedList(tiers[0], charged, listed, _terms(text, by))
-
-
-def _terms(text: Mapping[str, Any], by: Mapping[str, str]) -> dict[str, Any]:
-    """The facts that select the list price: the version of the list, the tier of the prompt's length, and how the
-    answer was served. Custom names begin with `x_`, as FOCUS requires."""
-    terms = {f"x_{name}": text[name] for name in ("version", "above_prompt_tokens", "service_tier") if name in text}
-    return terms | {f"x_{reason}": factor for reason, factor in by.items() if not by_rule(reason)}
-
-
-def _units_of(
-    model: str, usage: Usage, price: object, bills: BillableParts, missing: Collection[str]
-) -> Iterator[UsedUnit]:
-    """`price`: as pinned in the entry; None: there is none. `missing`: the counts that the list has no price for."""
-    list_ = _NO_LIST if price is None else _pinned(msgspec.json.encode(price, order="sorted"))
-    used = numbers(usage, list_.rates)
-    if "request" in list_.charged:
-        used["request"] = 1
-    for unit in BILLED_UNITS:
-        if not (number := used.get(unit.price)):
-            continue
-        yield UsedUnit(
-            _METERS[unit.price],
-            model,
-            number,
-            billed=number if unit.side in SIDES[bills] else 0,
-            list_rate=list_.listed.get(unit.price, 0),
-            rate=list_.charged.get(unit.price, 0),
-            is_unpriced=unit.price not in list_.charged or unit.count in missing,
-            terms=list_.terms,
-        )
 
 
 # FOCUS: a prefix for the tags that the provider defines.
@@ -351,28 +242,28 @@ def _cost(name: str, rate: Callable[[UsedUnit], int]) -> Column:
         used = row.used
         if used is None:
             return usd(row.billed_nusd)
-        return usd_rounded_half_up(used.billed * rate(used) * used.meter.scale)
+        return usd_rounded_half_up(used.billed * rate(used) * _meter_of(used).scale)
 
     return Column(name, ColumnType.DECIMAL, read)
 
 
 _OF_ROW: tuple[Column, ...] = (
     Column("BilledCost", ColumnType.MONEY, lambda row: row.billed_nusd),
-    _of_unit("ConsumedQuantity", ColumnType.DECIMAL, lambda used: used.meter.consumed(used.number)),
-    _of_unit("ConsumedUnit", ColumnType.TEXT, lambda used: used.meter.consumed_unit),
+    _of_unit("ConsumedQuantity", ColumnType.DECIMAL, lambda used: _meter_of(used).consumed(used.number)),
+    _of_unit("ConsumedUnit", ColumnType.TEXT, lambda used: _meter_of(used).consumed_unit),
     _cost("ContractedCost", lambda used: used.rate),
     _of_unit("ContractedUnitPrice", ColumnType.MONEY, lambda used: used.rate),
     Column("EffectiveCost", ColumnType.MONEY, lambda row: row.billed_nusd),
     _cost("ListCost", lambda used: used.list_rate),
     _of_unit("ListUnitPrice", ColumnType.MONEY, lambda used: used.list_rate),
     _of_unit("PricingCategory", ColumnType.TEXT, lambda _: "Standard"),
-    _of_unit("PricingQuantity", ColumnType.DECIMAL, lambda used: used.meter.priced(used.billed)),
-    _of_unit("PricingUnit", ColumnType.TEXT, lambda used: used.meter.pricing_unit),
-    _of_unit("SkuId", ColumnType.TEXT, lambda used: used.sku),
-    _of_unit("SkuMeter", ColumnType.TEXT, lambda used: used.meter.name),
+    _of_unit("PricingQuantity", ColumnType.DECIMAL, lambda used: _meter_of(used).priced(used.billed)),
+    _of_unit("PricingUnit", ColumnType.TEXT, lambda used: _meter_of(used).pricing_unit),
+    _of_unit("SkuId", ColumnType.TEXT, _sku),
+    _of_unit("SkuMeter", ColumnType.TEXT, lambda used: _meter_of(used).name),
     _of_unit("SkuPriceDetails", ColumnType.JSON, lambda used: used.terms or None),
-    _of_unit("SkuPriceId", ColumnType.TEXT, lambda used: used.price_id),
-    _of_unit("x_Unit", ColumnType.TEXT, lambda used: used.meter.unit),
+    _of_unit("SkuPriceId", ColumnType.TEXT, _price_id),
+    _of_unit("x_Unit", ColumnType.TEXT, lambda used: used.price),
     _of_unit("x_Unpriced", ColumnType.FLAG, lambda used: used.is_unpriced),
 )
 

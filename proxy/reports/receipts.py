@@ -172,8 +172,19 @@ def check_statement(statement: Mapping[str, Any], lines: Iterable[Line] | None) 
         ("closing_balance_usd", opening - usage - adjusted + credited),
     ):
         _check_equal(name, statement[name], usd_text(total))
+    if "due" in statement:  # others are of earlier versions
+        _check_due(statement)
     if lines is not None:
         _check_lines(statement, list(lines))
+
+
+def _check_due(statement: Mapping[str, Any]) -> None:
+    for name in ("prices", *(["keys"] if statement["scope_kind"] != "key" else [])):
+        total = sum(nusd_from_usd(one["charge_usd"]) for one in statement[name])
+        _check_equal(f"usage_usd of {name}", statement["usage_usd"], usd_text(total))
+    due = statement["due"]
+    total = sum(nusd_from_usd(due[f"{name}_usd"]) for name in ("net", "rounding", "tax"))
+    _check_equal("due.amount_due_usd", due["amount_due_usd"], usd_text(total))
 
 
 def _check_lines(statement: Mapping[str, Any], lines: Sequence[Line]) -> None:

@@ -1,7 +1,7 @@
-"""Statements as JSON, as CSV, and as the tables of the HTML page and the PDF.
+"""Statements as JSON and as CSV.
 
 Invariants:
-- All amounts of a statement have the same number of decimals, so the printed amounts add up to the printed total.
+- JSON has exact amounts. All amounts of a CSV file have the same number of decimals.
 - Provider cost is never shown.
 """
 
@@ -9,235 +9,44 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from proxy.billing.dimensions import TAG
 from proxy.billing.entries import COUNTS
-from proxy.billing.money import Nusd, total_nusd, usd_text
+from proxy.billing.money import NUSD_PER_USD, usd_text
 from proxy.billing.receipt import FORMAT
-from proxy.billing.units import BILLED_UNITS
+from proxy.billing.units import BY_PRICE
 from proxy.foundation.times import iso_utc
 from proxy.ledger.grants.burning import GrantPeriod
-from proxy.ledger.periods.activity import Booking, UsageLine, Usages
-from proxy.reports.dimensions import NONE
+from proxy.ledger.periods.activity import Booking, PricedLine, Usages
 from proxy.reports.export import safe_cell
-from proxy.reports.statement import ByValue, Issued, Statement, total_of
+from proxy.reports.statement import ByValue, Issued, KeyActivity, Statement
+from proxy.reports.statement_document import AS_BILLED, GRANT_COLUMNS
 
-CENTS = 2
-LATE_USAGE = "Late usage from earlier months"
-ESTIMATED = "≈"
-
-_SHOWN = {
-    "prompt_tokens": "Input",
-    "cached_tokens": "incl. cached",
-    "completion_tokens": "Output",
-    "reasoning_tokens": "incl. reasoning",
+CSV_COLUMNS: Mapping[str, str] = {
+    "line": "what the row is: `opening`, `usage`, `adjustment`, `credit`, `closing`, `net`, `rounding`, `tax`, "
+    "`amount_due`",
+    "first_day": "the first day of the exchanges of `usage`; the day of booking of `adjustment` and `credit`",
+    "last_day": "the last day of the exchanges of `usage`; the day of the exchange of `adjustment`",
+    "project": "the project's name",
+    "key": "the key's name",
+    "key_id": "the key's id",
+    "model": "the model that the client requested",
+    "used_model": "another model that the exchanges used",
+    "unit": "the unit, by the name of its price in the settings; `exchange`: requests billed as a whole",
+    "quantity": "billed units; audio in milliseconds",
+    "unit_price_usd": "the price; empty: none",
+    "price_per": "the quantity that the price is for: `million`, `thousand`, `hour`, `each`",
+    "reference": "the exchange of an `adjustment`, the reference of a `credit`, the statement's number of `amount_due`",
+    "reason": "the reason of an `adjustment` or a `credit`; the tax of `tax`",
+    "charge_usd": "charges of `usage` and `adjustment`",
+    "credit_usd": "amounts of `credit`",
+    "balance_usd": "the balance of `opening` and `closing`: opening − charges + credits = closing",
+    "due_usd": "`net` + `rounding` + `tax` = `amount_due`",
+    "time_zone": "the time zone of the days",
+    "status": "`final`; `provisional`: the month is not closed",
 }
-"""counts that have a column each; the token total is redundant"""
-_OTHERS = {unit.count: unit.label for unit in BILLED_UNITS if unit.label} | {
-    "timed_audio_tokens": "of audio input, counted in ms",
-}
-
-AS_BILLED = (
-    "As billed: adjustments and credits are in the month of their booking. Sums by usage date (Spend in the console, "
-    "budgets) have an adjustment on the day of its exchange."
-)
-
-_NOTES = (
-    f"{ESTIMATED}: the provider did not report the usage of some of these requests. Their usage is estimated.",
-    "Unpriced: these requests have no price and are not charged.",
-    "Usage that was settled after its month was closed is listed in the month in which it was settled.",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TableColumn:
-    """A column of a table."""
-
-    title: str
-    is_number: bool = False
-    is_long: bool = False
-    """wraps, and takes the width that the other columns leave"""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A table with its title. Every row has one cell for each column."""
-
-    title: str
-    columns: Sequence[TableColumn]
-    rows: Sequence[Sequence[str]]
-    foot: Sequence[str] | None = None
-
-
-def amounts(statement: Statement) -> Callable[[int], str]:
-    """A formatter nUSD → text with the decimals of this statement: 1.50, or 1.500000000 beside 0.000000001."""
-    decimals = max(map(_decimals, _all_nusd(statement)), default=CENTS)
-
-    def text(nusd: int) -> str:
-        whole, _, part = usd_text(nusd).partition(".")
-        return f"{whole}.{part.ljust(decimals, '0')}"
-
-    return text
-
-
-def title(statement: Statement) -> str:
-    """The heading: owner and month."""
-    zone = statement.month.time_zone
-    name = f"{statement.month}" + ("" if zone is None else f" ({zone})")
-    return f"Statement for {statement.owner.kind} {statement.owner.name}, {name}"
-
-
-def notes(statement: Statement) -> tuple[str, ...]:
-    """The notes below the tables."""
-    zone = statement.month.time_zone or "UTC"
-    amounts = "Amounts are in US dollars. A balance is credits minus charges; a negative balance is owed."
-    return (f"Days are in {zone}. {amounts}", *_NOTES)
-
-
-def status_lines(statement: Statement) -> Iterator[str]:
-    """Lines on the basis of the sums and on the status: open, or final with the number and the digest."""
-    yield AS_BILLED
-    if (issued := statement.issued) is None:
-        status = "the month is over, but not closed" if statement.is_over else "the month is not over"
-        if statement.month.time_zone is not None:
-            status = "months are closed in UTC only"
-        yield f"Provisional: {status}. As of {_second(statement.as_of)} UTC."
-    else:
-        closed_at = _second(issued.closed_at)
-        yield f"Number {issued.number}, version {issued.version}. Final since {closed_at} UTC."
-        yield f"Digest of {issued.entries:,} entries (format {FORMAT}): {issued.digest}"
-
-
-def _second(unix_s: float) -> str:
-    return iso_utc(unix_s)[:19].replace("T", " ")
-
-
-def sections(statement: Statement) -> Iterator[Section]:
-    """All tables of the statement; empty ones are left out."""
-    text = amounts(statement)
-    yield _summary(statement, text)
-    units = statement.units
-    shown = [name for name in _SHOWN if name in units]
-    others = any(name in units for name in _OTHERS)
-    counted = [
-        *(TableColumn(_SHOWN[name], is_number=True) for name in shown),
-        *([TableColumn("Other units", is_long=True)] if others else []),
-    ]
-    usage = [TableColumn("Requests", is_number=True), *counted, TableColumn("Charge", is_number=True)]
-
-    def cells(one: Usages) -> list[str]:
-        requests = f"{one.requests:,}" + (f" ({one.unpriced:,} unpriced)" if one.unpriced else "")
-        mark = f"{ESTIMATED} " if one.estimated else ""
-        return [requests, *_counts(one.counts, shown, others=others), mark + text(one.charge_nusd)]
-
-    def booked_day(one: Booking) -> str:
-        return str(statement.month.day_of(one.booked_at))
-
-    late = [line for line in statement.lines if line.day < statement.month.first]
-    for name, lines in (("Usage", statement.lines[len(late) :]), (LATE_USAGE, late)):
-        if lines:
-            rows = [(str(line.day), line.model, *cells(line.usages)) for line in lines]
-            foot = ("Total", "", *cells(total_of(lines)))
-            yield Section(name, [TableColumn("Day"), TableColumn("Model", is_long=True), *usage], rows, foot)
-    if statement.keys:
-        rows = [(name, key_id, *cells(one)) for key_id, name, one in statement.keys]
-        yield Section("By key", [TableColumn("Key", is_long=True), TableColumn("Id", is_long=True), *usage], rows)
-    if statement.by_value is not None:
-        yield _by_value(statement.by_value, shown, text)
-    if statement.adjustments:
-        columns = [
-            TableColumn("Booked"),
-            TableColumn("Usage day"),
-            TableColumn("Exchange", is_long=True),
-            TableColumn("Model", is_long=True),
-            TableColumn("Reason", is_long=True),
-        ]
-        rows = [
-            (booked_day(one), str(one.day), one.exchange_id, one.model, one.why,
-             *_counts(one.counts, shown, others=others), text(one.nusd))
-            for one in statement.adjustments
-        ]  # fmt: skip
-        foot = ("Total", *[""] * (len(columns) + len(counted) - 1), text(statement.adjusted_nusd))
-        yield Section("Adjustments", [*columns, *counted, TableColumn("Charge", is_number=True)], rows, foot)
-    if statement.credits:
-        columns = [
-            TableColumn("Booked"),
-            TableColumn("Reference"),
-            TableColumn("Reason", is_long=True),
-            TableColumn("Credit", is_number=True),
-        ]
-        rows = [(booked_day(one), one.exchange_id, one.why, text(one.nusd)) for one in statement.credits]
-        yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_nusd)))
-    if statement.grants:
-        yield _grants(statement.grants, text)
-
-
-_GRANT_COLUMNS = {"Opening": "opening", "Granted": "granted", "Used": "burned", "Expired": "expired", "Left": "closing"}
-"""title → amount of a grant in the month"""
-
-
-def _grants(found: Sequence[GrantPeriod], text: Callable[[int], str]) -> Section:
-    def cells(sign: Callable[[str], int]) -> list[str]:
-        return [text(sign(name)) for name in _GRANT_COLUMNS.values()]
-
-    rows = [
-        (one.grant.name, "never" if one.grant.expires_at is None else _second(one.grant.expires_at),
-         *cells(partial(getattr, one)))
-        for one in found
-    ]  # fmt: skip
-    foot = ("Total", "", *cells(lambda name: sum(getattr(one, name) for one in found)))
-    columns = [TableColumn("Grant", is_long=True), TableColumn("Expires")]
-    return Section("Grants", [*columns, *(TableColumn(one, is_number=True) for one in _GRANT_COLUMNS)], rows, foot)
-
-
-def _grants_json(found: Sequence[GrantPeriod]) -> dict[str, Any]:
-    """Left out of statements without grants: those of closed months stay as they were."""
-    rows = [
-        {
-            "grant_id": one.grant.grant_id,
-            "name": one.grant.name,
-            "expires_at": None if one.grant.expires_at is None else iso_utc(one.grant.expires_at),
-            **{f"{name}_usd": usd_text(getattr(one, name)) for name in _GRANT_COLUMNS.values()},
-        }
-        for one in found
-    ]
-    return {"grants": rows} if rows else {}
-
-
-def _by_value(found: ByValue, shown: Sequence[str], text: Callable[[int], str]) -> Section:
-    name = found.dimension.removeprefix(TAG).replace("_", " ")
-    numbers = ("Requests", *(_SHOWN[count] for count in shown), "Charge", "Adjustments")
-
-    def cells(usages: Usages, adjusted_nusd: Nusd) -> list[str]:
-        counts = _counts(usages.counts, shown, others=False)
-        return [f"{usages.requests:,}", *counts, text(usages.charge_nusd), text(adjusted_nusd)]
-
-    total = Usages()
-    for _, one in found.rows:
-        total.add_all(one.usages)
-    rows = [(NONE if value is None else value.text, *cells(one.usages, one.adjusted_nusd)) for value, one in found.rows]
-    foot = ("Total", *cells(total, total_nusd(one.adjusted_nusd for _, one in found.rows)))
-    columns = [TableColumn(name.capitalize(), is_long=True), *(TableColumn(one, is_number=True) for one in numbers)]
-    return Section(f"By {name}", columns, rows, foot)
-
-
-def _by_value_json(found: ByValue | None) -> dict[str, Any]:
-    if found is None:
-        return {}
-    rows = [
-        {
-            "value": value and value.value,
-            "value_id": value and value.value_id,
-            **_usages_json(one.usages),
-            "adjustments_usd": usd_text(one.adjusted_nusd),
-        }
-        for value, one in found.rows
-    ]
-    return {"by_value": {"dimension": found.dimension, "rows": rows}}
+"""column → meaning"""
 
 
 def statement_json(statement: Statement) -> dict[str, Any]:
@@ -253,7 +62,7 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "since": iso_utc(month.since),
         "until": iso_utc(month.until),
         "as_of": iso_utc(statement.as_of),
-        **_issued_json(statement.issued),
+        **_issued_json(statement, statement.issued),
         "basis": "as_billed",
         "currency": "USD",
         "opening_balance_usd": usd_text(statement.opening_nusd),
@@ -261,10 +70,23 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "adjustments_usd": usd_text(statement.adjusted_nusd),
         "credits_usd": usd_text(statement.credited_nusd),
         "closing_balance_usd": usd_text(statement.closing_nusd),
+        "due": _due_json(statement),
+        "seller": _seller_json(statement),
+        "customer": {
+            "name": statement.customer.legal_name,
+            "address": statement.customer.address or None,
+            "tax_id": statement.customer.tax_id or None,
+        },
+        "projects": [
+            {"project_id": one.project_id, "name": one.name, **_usages_json(one.usages),
+             "adjustments_usd": usd_text(one.adjusted_nusd)}
+            for one in statement.projects
+        ],
+        "prices": [_price_json(line) for line in statement.prices],
         "usage": [
             {"day": str(line.day), "model": line.model, **_usages_json(line.usages)} for line in statement.lines
         ],
-        "keys": [{"key_id": key_id, "alias": name, **_usages_json(one)} for key_id, name, one in statement.keys],
+        "keys": [] if statement.owner.is_key else [_key_json(one) for one in statement.keys],
         "adjustments": [_booking_json(adjustment, "charge_usd") for adjustment in statement.adjustments],
         "credits": [_booking_json(credit, "credit_usd") for credit in statement.credits],
         "total": _usages_json(statement.total),
@@ -273,74 +95,68 @@ def statement_json(statement: Statement) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _issued_json(issued: Issued | None) -> dict[str, Any]:
+def _issued_json(statement: Statement, issued: Issued | None) -> dict[str, Any]:
     if issued is None:
         return {"final": False}
     return {
         "final": True,
         "number": issued.number,
+        "short_number": statement.short_number,
         "version": issued.version,
         "closed_at": iso_utc(issued.closed_at),
+        "due_on": None if statement.due_on is None else str(statement.due_on),
         "entries": issued.entries,
         "digest": issued.digest,
         "digest_format": FORMAT,
     }
 
 
-def statement_csv(statement: Statement) -> str:
-    """The statement as CSV, without totals: closing balance = opening − charges + credits, summed by column. Each line
-    has the time zone of its day, and says whether the statement is final."""
-    text = amounts(statement)
-    names = [
-        "line", "day", "model", "key", "exchange_id", "reason", "requests", *COUNTS, "charge_usd", "credit_usd",
-        "estimated_requests", "estimated_usd", "unpriced_requests", "balance_usd",
-        "time_zone", "status",
-    ]  # fmt: skip
-    basis = {
-        "time_zone": statement.month.time_zone or "UTC",
-        "status": "provisional" if statement.issued is None else "final",
-    }
-    text_file = io.StringIO()
-    table = csv.DictWriter(text_file, names, restval="", lineterminator="\r\n")
-    table.writeheader()
-    opening = {"day": statement.month.first, "reason": AS_BILLED, "balance_usd": text(statement.opening_nusd)}
-    table.writerow({"line": "opening", **opening, **basis})
-    table.writerows({**_csv_line(line, text), **basis} for line in statement.lines)
-    bookings = [("adjustment", one, "charge_usd") for one in statement.adjustments]
-    bookings += [("credit", one, "credit_usd") for one in statement.credits]
-    table.writerows(
-        {**_csv_booking(kind, one, column, text), "day": statement.month.day_of(one.booked_at), **basis}
-        for kind, one, column in bookings
-    )
-    closing = {"day": statement.month.after, "balance_usd": text(statement.closing_nusd)}
-    table.writerow({"line": "closing", **closing, **basis})
-    return text_file.getvalue()
-
-
-def _csv_line(line: UsageLine, text: Callable[[int], str]) -> dict[str, Any]:
-    one = line.usages
+def _due_json(statement: Statement) -> dict[str, Any]:
+    due, tax = statement.due, statement.letterhead.tax
     return {
-        "line": "usage",
-        "day": line.day,
-        "model": safe_cell(line.model),
-        "requests": one.requests,
-        **one.counts,
-        "charge_usd": text(one.charge_nusd),
-        "estimated_requests": one.estimated,
-        "estimated_usd": text(one.estimated_nusd),
-        "unpriced_requests": one.unpriced,
+        "net_usd": usd_text(due.net_nusd),
+        "rounding_usd": usd_text(due.rounding_nusd),
+        "tax": None if tax is None else {"label": tax.label, "percent": tax.percent},
+        "tax_usd": usd_text(due.tax_nusd),
+        "amount_due_usd": usd_text(due.total_nusd),
+        "owed_of_earlier_months_usd": usd_text(due.earlier_nusd),
     }
 
 
-def _csv_booking(kind: str, booking: Booking, column: str, text: Callable[[int], str]) -> dict[str, Any]:
+def _seller_json(statement: Statement) -> dict[str, Any] | None:
+    head = statement.letterhead
+    if not head.seller:
+        return None
+    fields = {"address": head.address, "tax_id": head.tax_id, "contact": head.contact, "terms": head.terms}
+    return {"name": head.seller, **{name: text or None for name, text in fields.items()}}
+
+
+def _price_json(line: PricedLine) -> dict[str, Any]:
     return {
-        "line": kind,
-        "model": safe_cell(booking.model),
-        "key": safe_cell(booking.key_alias),
-        "exchange_id": booking.exchange_id,
-        "reason": safe_cell(booking.why),
-        **booking.counts,
-        column: text(booking.nusd),
+        "model": line.model,
+        "used_model": line.used_model or None,
+        "unit": line.price,
+        "unit_price_usd": None if line.rate_nusd is None else usd_text(line.rate_nusd),
+        "price_per": _per(line),
+        "first_day": str(line.first_day),
+        "last_day": str(line.last_day),
+        "quantity": line.number,
+        "charge_usd": usd_text(line.charge_nusd),
+    }
+
+
+def _per(line: PricedLine) -> str | None:
+    """`million`, `each`; None: no price."""
+    return None if line.rate_nusd is None else BY_PRICE[line.price].per.removeprefix(" per ").strip() or "each"
+
+
+def _key_json(key: KeyActivity) -> dict[str, Any]:
+    return {
+        "key_id": key.key_id,
+        "alias": key.name,
+        "project": key.project,
+        **_usages_json(key.usages),
+        "adjustments_usd": usd_text(key.adjusted_nusd),
     }
 
 
@@ -374,36 +190,105 @@ def _in_order(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: counts[name] for name in COUNTS if name in counts}
 
 
-def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
-    total = statement.total
+def _grants_json(found: Sequence[GrantPeriod]) -> dict[str, Any]:
+    """Left out of statements without grants: those of closed months stay as they were."""
     rows = [
-        ("Opening balance", text(statement.opening_nusd)),
-        ("Usage", text(-total.charge_nusd)),
-        *([(f"{ESTIMATED} incl. estimated", f"({text(-total.estimated_nusd)})")] if total.estimated else []),
-        ("Adjustments", text(-statement.adjusted_nusd)),
-        ("Credits", text(statement.credited_nusd)),
+        {
+            "grant_id": one.grant.grant_id,
+            "name": one.grant.name,
+            "expires_at": None if one.grant.expires_at is None else iso_utc(one.grant.expires_at),
+            **{f"{name}_usd": usd_text(getattr(one, name)) for name in GRANT_COLUMNS.values()},
+        }
+        for one in found
     ]
-    columns = [TableColumn("Balance", is_long=True), TableColumn("USD", is_number=True)]
-    return Section("Summary", columns, rows, ("Closing balance", text(statement.closing_nusd)))
+    return {"grants": rows} if rows else {}
 
 
-def _counts(counts: Mapping[str, int], shown: Sequence[str], *, others: bool) -> list[str]:
-    """One cell for each shown count, and one for all other units."""
-    cells = [f"{counts[name]:,}" if name in counts else "–" for name in shown]
-    rest = ", ".join(f"{counts[name]:,} {unit}" for name, unit in _OTHERS.items() if counts.get(name))
-    return [*cells, rest] if others else cells
+def _by_value_json(found: ByValue | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    rows = [
+        {
+            "value": value and value.value,
+            "value_id": value and value.value_id,
+            **_usages_json(one.usages),
+            "adjustments_usd": usd_text(one.adjusted_nusd),
+        }
+        for value, one in found.rows
+    ]
+    return {"by_value": {"dimension": found.dimension, "rows": rows}}
 
 
-def _decimals(nusd: int) -> int:
-    return max(CENTS, len(usd_text(nusd).partition(".")[2]))
+# -- CSV
 
 
-def _all_nusd(statement: Statement) -> Iterable[int]:
-    yield from (statement.opening_nusd, statement.closing_nusd)
-    for one in (statement.total, *(line.usages for line in statement.lines), *(one for *_, one in statement.keys)):
-        yield from (one.charge_nusd, one.estimated_nusd)
-    yield from (one.nusd for one in (*statement.adjustments, *statement.credits))
-    for grant in statement.grants:
-        yield from (getattr(grant, name) for name in _GRANT_COLUMNS.values())
-    for _, found in () if statement.by_value is None else statement.by_value.rows:
-        yield from (found.usages.charge_nusd, found.adjusted_nusd)
+def statement_csv(statement: Statement) -> str:
+    """The statement as CSV, with the columns CSV_COLUMNS: a row for each key, model, unit and price."""
+    text_file = io.StringIO()
+    table = csv.DictWriter(text_file, CSV_COLUMNS, restval="", lineterminator="\r\n")
+    table.writeheader()
+    basis = {
+        "time_zone": statement.month.time_zone or "UTC",
+        "status": "provisional" if statement.issued is None else "final",
+    }
+    table.writerows({**row, **basis} for row in _csv_rows(statement))
+    return text_file.getvalue()
+
+
+def _csv_rows(statement: Statement) -> Iterator[dict[str, Any]]:
+    opening = {"first_day": statement.month.first, "reason": AS_BILLED, "balance_usd": _usd(statement.opening_nusd)}
+    yield {"line": "opening", **opening}
+    for key in statement.keys:
+        yield from (_csv_line(key, line) for line in key.prices)
+    for kind, bookings, column in (
+        ("adjustment", statement.adjustments, "charge_usd"),
+        ("credit", statement.credits, "credit_usd"),
+    ):
+        for one in bookings:
+            row = _csv_booking(kind, one, column)
+            yield {**row, "first_day": statement.month.day_of(one.booked_at)}
+    yield {"line": "closing", "last_day": statement.month.last, "balance_usd": _usd(statement.closing_nusd)}
+    due, tax = statement.due, statement.letterhead.tax
+    yield {"line": "net", "due_usd": _usd(due.net_nusd)}
+    yield {"line": "rounding", "due_usd": _usd(due.rounding_nusd)}
+    if tax is not None:
+        yield {"line": "tax", "reason": safe_cell(f"{tax.label} {tax.percent} %"), "due_usd": _usd(due.tax_nusd)}
+    last_day = "" if statement.due_on is None else statement.due_on
+    number = statement.short_number if statement.issued else ""
+    yield {"line": "amount_due", "last_day": last_day, "reference": number, "due_usd": _usd(due.total_nusd)}
+
+
+def _csv_line(key: KeyActivity, line: PricedLine) -> dict[str, Any]:
+    return {
+        "line": "usage",
+        "first_day": line.first_day,
+        "last_day": line.last_day,
+        "project": safe_cell(key.project),
+        "key": safe_cell(key.name),
+        "key_id": key.key_id,
+        "model": safe_cell(line.model),
+        "used_model": safe_cell(line.used_model),
+        "unit": line.price,
+        "quantity": line.number,
+        "unit_price_usd": "" if line.rate_nusd is None else _usd(line.rate_nusd),
+        "price_per": _per(line) or "",
+        "charge_usd": _usd(line.charge_nusd),
+    }
+
+
+def _csv_booking(kind: str, booking: Booking, column: str) -> dict[str, Any]:
+    return {
+        "line": kind,
+        "last_day": booking.day,
+        "key": safe_cell(booking.key_alias),
+        "model": safe_cell(booking.model),
+        "reference": booking.exchange_id,
+        "reason": safe_cell(booking.why),
+        column: _usd(booking.nusd),
+    }
+
+
+def _usd(nusd: int) -> str:
+    """Nine decimals."""
+    sign, (whole, part) = "-" if nusd < 0 else "", divmod(abs(nusd), NUSD_PER_USD)
+    return f"{sign}{whole}.{part:09}"

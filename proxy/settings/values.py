@@ -53,6 +53,7 @@ from proxy.settings.spending import (
     IdempotencySettings,
     ReserveSettings,
 )
+from proxy.settings.statement import StatementSettings
 from proxy.settings.traces import TracesSettings
 from proxy.settings.urls import url
 
@@ -419,6 +420,11 @@ class Settings:
         section(BudgetSettings), "settings of all keys with limits", default=BudgetSettings()
     )
     billing: BillingSettings = setting(section(BillingSettings), "monthly statements", default=BillingSettings())
+    statement: StatementSettings = setting(
+        section(StatementSettings),
+        "the seller, the customers and the terms on statements; a closed month keeps those of its closing",
+        default=StatementSettings(),
+    )
     estimates: EstimateSettings = setting(
         section(EstimateSettings), "estimates of unreported usage", default=EstimateSettings()
     )

@@ -111,6 +111,15 @@ EXAMPLES: Mapping[str, str] = {
     "reserve": "reserve: {completion_tokens: 2048, usd_max: 1}",
     "idempotency": "idempotency: {replay_bytes_max: 256 KiB}",
     "billing": "billing: {close_after_days: 3}",
+    "statement": """
+        statement:
+          seller: Weir & Sons GmbH
+          address: Kanalstraße 12, 20457 Hamburg
+          due_days: 14
+          tax: {label: VAT, percent: 19}
+          customers:
+            acme: {legal_name: Acme Ltd, tax_id: VAT GB123456789}
+        """,
     "alerts": """
         alerts:
           url: https://hooks.example.com/budgets

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from proxy.cli import COMMANDS, _parser, main
 from proxy.keys.narrowing import narrowable
+from proxy.metering.usage import Usage
+from proxy.storage.database import open_engine, sqlite_url
 from tests.cli.commands import CONFIG
 from tests.docs import cli_reference
 from tests.docs.lines import BLOCK, LITELLM, NOT_RUN, PAGES, commands_of, written
+from tests.ledger.priced_entries import a_real_entry, settle
 from tests.support.sqlite import with_empty_ledger
 
+EXCHANGE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 INLINE = re.compile(r"`tokenweir ([^`]+)`")
 # These pages begin without a configuration file; the README is run whole by test_quick_start.py.
 # A block of such a language is the file that the commands of its page name.
@@ -70,6 +75,15 @@ def test_a_command_in_a_sentence_has_the_options_that_it_names() -> None:
     assert wrong == []
 
 
+def _settle_named(page: Path, data_dir: Path) -> None:
+    """Settle an exchange of each id that the page's commands name."""
+    if ids := {word for typed in commands_of(page) for word in typed if EXCHANGE.fullmatch(word)}:
+        usage = Usage(1_200, 400, 350, None, 1_550)
+        engine = open_engine(sqlite_url(data_dir / "ledger.db"))
+        settle(engine, *(replace(a_real_entry(1, usage=usage), exchange_id=one) for one in sorted(ids)))
+        engine.dispose()
+
+
 @pytest.mark.io
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.name != "README.md" and commands_of(page)], ids=lambda page: page.name
@@ -88,6 +102,7 @@ def test_the_commands_of_a_page_run_in_their_order(
         if language in FILES:
             Path(FILES[language]).write_text(text)
     with_empty_ledger(tmp_path / "data")
+    _settle_named(page, tmp_path / "data")
     for typed in commands_of(page):
         if typed[0] not in NOT_RUN:
             assert main(typed) == 0, (typed, capsys.readouterr().err)

@@ -20,8 +20,9 @@ from proxy.runtime.machine.configuration_file import RELOADED
 from proxy.runtime.proxy.handlers import client_routes
 from proxy.settings import Settings, load, parse
 from proxy.settings.fields import setting_name
+from proxy.settings.statement import TaxSettings
 from proxy.sinks.kinds import SINKS
-from tests.docs import details, dimensions, life_cycles, settings_reference
+from tests.docs import csv_columns, details, dimensions, life_cycles, settings_reference
 from tests.docs.routes import PAGE, written
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +155,21 @@ def test_the_details_are_those_of_the_docstrings() -> None:
     assert text == details.written(text), "run: python -m tests.docs.details"
 
 
+def test_the_columns_of_a_statement_are_those_that_it_writes() -> None:
+    text = csv_columns.PAGE.read_text()
+    assert text == csv_columns.written(text), "run: python -m tests.docs.csv_columns"
+
+
+def test_the_settings_of_statements_load(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / "statements.md").read_text()
+    file = tmp_path / "tokenweir.yaml"
+    models = "providers: {tera: {base_url: http://127.0.0.1:1}}\nmodels: {m: {provider: tera}}\n"
+    file.write_text(models + text.split("```yaml\n")[1].split("```")[0])
+    read = load(file, {}).statement
+    assert read.tax == TaxSettings(label="VAT", percent="19")
+    assert read.customers["acme"].legal_name == "Acme Ltd"
+
+
 def test_the_configuration_of_the_four_systems_loads(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "how-to" / "four-systems.md").read_text()
     block = text.split("```yaml\n")[1].split("```")[0].replace("HOST", "host.test")
@@ -173,7 +189,7 @@ def test_the_configuration_of_the_clouds_loads(tmp_path: Path) -> None:
 
 
 def test_what_a_reload_changes_is_listed() -> None:
-    text = (ROOT / "docs" / "operations" / "running.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "change-the-configuration.md").read_text()
     rows = text.split("| setting | after a reload |")[1].split("| any other |")[0]
     listed = [name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row[2:].split(" |")[0])]
     assert listed == list(RELOADED)

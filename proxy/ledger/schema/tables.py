@@ -270,6 +270,8 @@ periods = Table(
     # Of all statements of the month: the number of entries, and the root of their Merkle tree in hexadecimal.
     Column("entries", BigInteger),
     Column("digest", _text()),
+    # The settings of statements at the closing, without the logo; null: there were none.
+    Column("letterhead", _json()),
 )
 
 # The closed form of a month: the contents of its statements, for each key and account that has entries.

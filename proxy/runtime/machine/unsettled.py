@@ -88,7 +88,9 @@ async def close_months(settings: Settings, engine: Engine, store: LedgerStore, i
             if month is not None:
                 left = await unsettled(settings, engine, month, in_thread)
                 if not left:
-                    await in_thread(partial(close, store, month, by="billing.close_after_days"))
+                    await in_thread(
+                        partial(close, store, month, by="billing.close_after_days", letterhead=settings.statement)
+                    )
                     _log.info("%s is closed", month)
                 elif month != waiting:
                     waiting = month

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace as replace_settings
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from proxy.billing.period import Closing, Closings, month_from, month_of
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.periods.closing import PeriodError, close, issue_all, read_closings, read_period, read_periods
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries, scope_months
+from proxy.reconciliation.check_periods import closed_month_stays
 from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.entry_reader import EntryFilter, EntryReader
+from proxy.reports.statement import read_statement
+from proxy.reports.statement_document import LATE_USAGE
 from proxy.reports.statement_html import statement_html
-from proxy.reports.statement_text import LATE_USAGE, statement_json
+from proxy.reports.statement_text import statement_json
+from proxy.settings.statement import CustomerSettings, StatementSettings, TaxSettings
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.entries import an_entry
 from tests.ledger.owners import KEY, ORGANIZATION, OWNERS, at
@@ -50,6 +56,45 @@ def test_an_issued_month_never_moves(book: Book) -> None:
     assert november.closing_nusd == -4_830_000 - 9_110_000 + 1_000
     assert LATE_USAGE in statement_html(november)
     assert "Provisional" in statement_html(november)
+
+
+@on_both_databases
+def test_a_closed_month_keeps_its_seller_and_tax(book: Book) -> None:
+    """A later change of the settings would change what was asked for."""
+    book.settle(an_entry(1, started_at=at("2026-10-20"), charge_nusd=10**9), "2026-10-20")
+    book.now = at("2026-11-02")
+    old = StatementSettings(
+        seller="Weir",
+        tax=TaxSettings(percent="19"),
+        logo=Path("old.png"),
+        customers={"acme": CustomerSettings(name="acme", legal_name="Acme Ltd")},
+    )
+    close(book.store, OCTOBER, by="anna", letterhead=old)
+    new = StatementSettings(seller="Weir & Sons", tax=TaxSettings(percent="20"), logo=Path("new.png"))
+    for issued in (False, True):
+        if issued:
+            issue_all(book.engine)
+        found = read_statement(book.engine, ORGANIZATION, OCTOBER, letterhead=new)
+        assert (found.issued is not None) == issued
+        assert found.letterhead == replace_settings(old, logo=Path("new.png"))
+        assert (found.customer.legal_name, found.due.tax_nusd) == ("Acme Ltd", 190_000_000)
+    assert read_statement(book.engine, ORGANIZATION, NOVEMBER, letterhead=new).letterhead == new
+
+
+def test_a_month_that_was_closed_without_prices_agrees_with_its_entries(book: Book) -> None:
+    book.settle(an_entry(1, started_at=at("2026-10-20")), "2026-10-20")
+    book.close(OCTOBER, "2026-11-02")
+    said = statement_json(book.statement(KEY, OCTOBER))
+    with writing(book.engine) as connection:
+        content = connection.execute(
+            select(scope_months.c.content).where(scope_months.c.scope_id == "key-1")
+        ).scalar_one()
+        del content["prices"]
+        connection.execute(update(scope_months).where(scope_months.c.scope_id == "key-1").values(content=content))
+    with reading(book.engine) as connection:
+        assert closed_month_stays(connection, OCTOBER).differences == 0
+    again = statement_json(book.statement(KEY, OCTOBER))
+    assert {**again, "prices": None} == {**said, "prices": None}
 
 
 def test_the_closed_form_is_all_that_is_needed(book: Book) -> None:

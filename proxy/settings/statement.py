@@ -1,0 +1,106 @@
+"""The settings of statements: the seller, the customers' addresses, the terms of payment, the tax.
+
+Invariant: everything here but the logo is stored when a month is closed, so its statements keep it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from proxy.settings.fields import FieldPath, FieldType, or_variable, section, sections, setting, settings_section
+from proxy.settings.kinds import path_of, text, whole
+
+DUE_DAYS_MAX = 366
+TEXT_CHARS_MAX = 1_000
+TAX_PERCENT_MAX = 100
+_PLACES_MAX = 3
+_LINE = re.compile(r"[^\x00-\x1f\x7f\u2028-\u202e\u2066-\u2069]{1,200}")
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u2028-\u202e\u2066-\u2069]")
+_OWNER = re.compile(r"[^\x00-\x1f]{1,200}")
+
+
+def line() -> FieldType:
+    """One printable line."""
+    return text(_LINE, "a line of 1 to 200 characters")
+
+
+def lines() -> FieldType:
+    """Some printable lines, with or without a line break at the end."""
+    shape = f"lines of text, up to {TEXT_CHARS_MAX} characters"
+
+    def read(raw: object, at: FieldPath) -> str:
+        value = at.filled(raw).strip() if isinstance(raw, str) else ""
+        if not value or len(value) > TEXT_CHARS_MAX or _CONTROL.search(value):
+            raise at.wrong(f"must be {shape}")
+        return value
+
+    return FieldType(shape, read, schema={"type": "string"})
+
+
+def percent() -> FieldType:
+    """A percentage as an exact decimal text without trailing zeros."""
+    shape = f"a percentage from 0 to {TAX_PERCENT_MAX}, with up to {_PLACES_MAX} decimals"
+
+    def read(raw: object, at: FieldPath) -> str:
+        value = at.filled(raw) if isinstance(raw, str) else raw
+        try:
+            number = Decimal("NaN") if isinstance(value, bool) else Decimal(str(value).strip())
+        except InvalidOperation:
+            number = Decimal("NaN")
+        if not number.is_finite() or not 0 <= number <= TAX_PERCENT_MAX or number != round(number, _PLACES_MAX):
+            raise at.wrong(f"must be {shape}")
+        return f"{round(number, _PLACES_MAX):f}".rstrip("0").rstrip(".")
+
+    return FieldType(shape, read, schema=or_variable({"type": ["number", "string"]}))
+
+
+@settings_section
+class CustomerSettings:
+    """A customer, as statements name it."""
+
+    name: str
+    """the id or the name of its account or key"""
+    legal_name: str = setting(line(), "its name on statements", default="", shown="that of the account or key")
+    address: str = setting(lines(), "its postal address", default="", shown="none")
+    tax_id: str = setting(line(), "its tax number, with its label: `VAT DE123456789`", default="", shown="none")
+
+
+@settings_section
+class TaxSettings:
+    """The tax on the amount due."""
+
+    label: str = setting(line(), "its name on statements: `VAT`", default="Tax")
+    percent: str = setting(percent(), "its rate")
+
+
+@settings_section
+class StatementSettings:
+    """The seller and the terms on statements."""
+
+    seller: str = setting(line(), "the seller's legal name", default="", shown="none")
+    address: str = setting(lines(), "the seller's postal address", default="", shown="none")
+    tax_id: str = setting(
+        line(), "the seller's tax number, with its label: `VAT DE123456789`", default="", shown="none"
+    )
+    contact: str = setting(
+        line(), "where customers ask about a statement: `billing@example.com`", default="", shown="none"
+    )
+    terms: str = setting(lines(), "how to pay: a bank account, a link", default="", shown="none")
+    due_days: int | None = setting(
+        whole(0, DUE_DAYS_MAX), "days from the closing of the month to the due date", default=None, shown="no due date"
+    )
+    tax: TaxSettings | None = setting(
+        section(TaxSettings), "the tax that is added to the amount due", default=None, shown="none"
+    )
+    logo: Path | None = setting(
+        path_of("file"), "PNG or JPEG file of up to 256 KiB, at the top of HTML and PDF", default=None, shown="none"
+    )
+    customers: Mapping[str, CustomerSettings] = setting(
+        sections(CustomerSettings, _OWNER, "the id or the name of an organization, a project or a key"),
+        "names and addresses of customers",
+        default_factory=dict,
+        shown="the names of accounts and keys",
+    )
