@@ -37,7 +37,7 @@ NOTES: Mapping[str, str] = {
     "serve": "SIGTERM or Ctrl-C stops gracefully; a second one ends running streams at once, a third one the process. "
     "`--workers` runs so many processes on one port. `--take-over` replaces the running proxy "
     "[without a pause](../operations/running.md#without-a-pause-on-one-machine).",
-    "reload": "As [SIGHUP does](../operations/running.md#change-the-configuration). Prints the result of each process; "
+    "reload": "As [SIGHUP does](../how-to/change-the-configuration.md). Prints the result of each process; "
     "exit code 1 if one of them has changed nothing.",
     "migrate": "No other command changes the tables on Postgres; a ledger on SQLite is upgraded when it is opened. "
     "[Servers may run](../operations/running.md#upgrade) meanwhile. With `--from`, it "
