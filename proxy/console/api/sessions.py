@@ -26,6 +26,7 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.foundation.secret import Secret
+from proxy.gateway.authentication import authenticated
 from proxy.http import errors
 from proxy.http.credentials import presented
 from proxy.http.errors import ApiError
@@ -131,7 +132,7 @@ class ConsoleSession:
 
     def may_see(self, key_id: str) -> bool:
         """True if the caller may see the data of this key."""
-        return self.key is None or self.key.key_id == key_id
+        return self.key is None or (self.key.key_id == key_id and self.key.uses_stored)
 
     def check_role(self, role: OperatorRole) -> None:
         """Raises ApiError 403 if the caller may do less."""
@@ -154,7 +155,7 @@ class Sessions:
         unix_time: Callable[[], float],
         by_identity: IdentityOperators | None = None,
     ) -> None:
-        """`admin`: the operators; with None, only keys can sign in."""
+        """`admin`: the operators; None: for clients, whose keys and tokens are accepted as by the gateway."""
         self._keyring = keyring
         self._by_identity = by_identity
         self._is_on = admin is not None and admin.is_on
@@ -164,8 +165,10 @@ class Sessions:
     async def of(self, request: web.BaseRequest) -> ConsoleSession:
         """The caller. Raises ApiError 401, 403 for a change from another page, or 429 after too many failed
         sign-ins."""
+        if not self._is_on:
+            return ConsoleSession(await authenticated(self._keyring, request), request.remote)
         text = presented(request, parse)
-        if text is None and self._is_on and (cookie := request.cookies.get(cookie_name(request.host))) is not None:
+        if text is None and (cookie := request.cookies.get(cookie_name(request.host))) is not None:
             return self._of_cookie(cookie, request)
         if text:
             given = _digest(text)
@@ -229,10 +232,7 @@ class Sessions:
         refusal = errors.key_refused(reason)
         if refusal.code != "invalid_api_key":
             return refusal
-        none = "" if self._is_on else " No admin secret is set (admin.secret)."
-        message = (
-            f"Sign in with the admin secret, or with an API key for its own data: 'Authorization: Bearer …'.{none}"
-        )
+        message = "Sign in with the admin secret, or with an API key for its own data: 'Authorization: Bearer …'."
         return ApiError(401, message, kind="authentication_error", code=refusal.code)
 
 
