@@ -106,9 +106,9 @@ class ApiKey:
     holder: str | None = None
     """of a narrowed key: another one for other caveats; of a token's key: another one for each person; None: a stored
     key"""
-    branch_id: str | None = None
-    """of a narrowed key: the id of the key with only the first of its caveats; of a token's key: the person; None: a
-    stored key"""
+    branch_ids: tuple[str, ...] = ()
+    """of a narrowed key: the ids of the keys from which it was made that end with the first caveat, or with a name, the
+    outermost first; of a token's key: the person; empty: a stored key"""
 
     @property
     def scope(self) -> Scope:

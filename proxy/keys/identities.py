@@ -77,7 +77,7 @@ class VerifiedToken:
             of_key = key.dimensions or KeyDimensions()
             dimensions = replace(of_key, fixed={**self.dimensions, **of_key.fixed})
             person = f"p_{hashlib.sha256(f'{key.key_id}/{self.dimensions[END_USER]}'.encode()).hexdigest()[:32]}"
-            self._last = key, replace(key, dimensions=dimensions, holder=person, branch_id=person)
+            self._last = key, replace(key, dimensions=dimensions, holder=person, branch_ids=(person,))
         return self._last[1]
 
 

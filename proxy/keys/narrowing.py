@@ -128,7 +128,7 @@ def narrowed_key(parent: ApiKey, caveats: Sequence[bytes], chain: Sequence[bytes
         caps=caps,
         uses_stored=parent.uses_stored and meaning.uses_stored,
         holder=_id(_NARROWED_ID, chain[-1]) if caveats else None,
-        branch_id=_id(_NARROWED_ID, chain[1]) if caveats else None,
+        branch_ids=tuple(_id(_NARROWED_ID, chain[at + 1]) for at in meaning.branches),
     )
 
 
@@ -143,6 +143,8 @@ class _Meaning:
     """dimensions of all requests"""
     caps: list[tuple[int, Nusd]] = field(default_factory=list)
     """index of the caveat, and the most that may be spent"""
+    branches: list[int] = field(default_factory=list)
+    """indices of the first caveat, and of names"""
     uses_stored: bool = True
     """see `ApiKey.uses_stored`"""
 
@@ -153,6 +155,8 @@ def _meaning(caveats: Sequence[bytes]) -> _Meaning:
     for at, caveat in enumerate(caveats):
         text = _text(caveat)
         name, separator, value = text.partition("=")
+        if at == 0 or name == "name":
+            found.branches.append(at)
         if name == "models":
             found.models = _both(found.models, _models(value))
         elif name == "expires":

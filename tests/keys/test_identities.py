@@ -200,7 +200,7 @@ async def test_several_machines_agree_on_it(tmp_path: Path, provider: IdentityPr
     async with opened(tmp_path, provider) as one, opened(tmp_path, provider) as other:
         tokens = [one.token(sub=f"user-{number}") for number in range(8)]
         keys = await asyncio.gather(*(stand.key(token) for token in tokens for stand in (one, other)))
-        rows = [replace(key, dimensions=None, holder=None, branch_id=None) for key in keys if isinstance(key, ApiKey)]
+        rows = [replace(key, dimensions=None, holder=None, branch_ids=()) for key in keys if isinstance(key, ApiKey)]
         assert rows == rows[:1] * 16, "with the same windows of its limits"
         assert len(list(one.store.every())) == 1
 
@@ -261,7 +261,7 @@ async def test_each_person_is_a_holder_of_the_common_key(stand: Stand) -> None:
     ]
     ann, bob, again = (one for one in found if isinstance(one, ApiKey))
     assert ann.key_id == bob.key_id
-    assert (ann.holder_id, ann.branch_id) == (again.holder_id, again.branch_id) == (ann.holder, ann.holder)
+    assert (ann.holder_id, ann.branch_ids) == (again.holder_id, again.branch_ids) == (ann.holder, (ann.holder,))
     assert len({ann.key_id, ann.holder_id, bob.holder_id}) == 3
     assert "ann" not in ann.holder_id
 

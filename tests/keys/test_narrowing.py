@@ -72,7 +72,7 @@ def is_within(child: ApiKey, parent: ApiKey) -> None:
     before, after = parent.dimensions or KeyDimensions(), child.dimensions or KeyDimensions()
     assert before.fixed.items() <= after.fixed.items()
     assert before.sources == after.sources
-    limited = ("models", "expires_at", "dimensions", "caps", "uses_stored", "holder", "branch_id")
+    limited = ("models", "expires_at", "dimensions", "caps", "uses_stored", "holder", "branch_ids")
     of_parent: dict[str, Any] = {name: getattr(parent, name) for name in limited}
     assert replace(child, **of_parent) == parent, "nothing else differs"
 
@@ -145,8 +145,14 @@ def test_its_holder_and_its_branch() -> None:
     assert sibling is not None
     assert KEY.holder_id == KEY_ID
     assert len({KEY_ID, first.holder_id, deeper.holder_id, sibling.holder_id}) == 4
-    assert first.branch_id == deeper.branch_id != sibling.branch_id
-    assert KEY.branch_id is None
+    assert first.branch_ids == deeper.branch_ids != sibling.branch_ids
+    assert (len(first.branch_ids), KEY.branch_ids) == (1, ())
+    named = meant(narrowed_text(child, ["usd=1", "name=job", "name=again"]))
+    assert named is not None
+    assert (named.branch_ids[0], len(named.branch_ids)) == (first.branch_ids[0], 3)
+    unnamed = meant(narrowed_text(NARROWABLE, ["run=1", "usd=1"]))
+    assert unnamed is not None
+    assert len(unnamed.branch_ids) == 1, "its first caveat"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 Invariants: the event loop never waits for the database. A request waits at most `WAIT_S` for its ids; a value without
 an id by then is an overflow, and while the ledger does not answer no other request waits. A key creates a bounded
-number of values an hour, in each process; of these, the narrowed keys that begin with the same caveat create at most as
-many as they leave to others, so that the holder of one cannot use them up. Memory does not grow with the number of
+number of values an hour, in each process; of these, a branch of narrowed keys creates at most as many as it leaves to
+others, so that the holder of one key cannot use them up. Memory does not grow with the number of
 values. An id is looked up again within `KEPT_S`, so that an erased value gets a new one. The cap of a run is kept
 together with its id; another process may have lowered it within the last `KEPT_S`.
 """
@@ -65,7 +65,7 @@ class Sender(NamedTuple):
     """Who sends a value."""
 
     key_id: str
-    branch_id: str | None = None
+    branch_ids: tuple[str, ...] = ()
     """see `ApiKey`"""
 
 
@@ -115,15 +115,16 @@ class DimensionIds:
         self._is_late = False
         """a request has waited WAIT_S for the running call without a result"""
         self._paused_until = float("-inf")
-        self._created: Counter[Sender] = Counter()
-        """new values in this hour: of a key with all its narrowed keys, and of each branch; used by the thread only"""
+        self._created: Counter[str] = Counter()
+        """id of a key or a branch → its new values in this hour, with those of all branches in it; used by the thread
+        only"""
         self._hour = 0
 
     async def of(self, key: ApiKey, sent: SentDimensions) -> Dimensions:
         """The value ids of these values. Never raises for an outage."""
         self._forget_old()
         wanted = {name: DimensionValue(key.project_id, name, value) for name, value in sent.items()}
-        sender = Sender(key.key_id, key.branch_id)
+        sender = Sender(key.key_id, key.branch_ids)
         known = {one: found for one in wanted.values() if (found := self._known(sender, one))}
         if missing := [one for one in wanted.values() if one not in known]:
             known |= await self._asked(sender, missing)
@@ -164,7 +165,7 @@ class DimensionIds:
         if self._is_late or self._clock() < self._paused_until:
             raise OSError("dimensions: the cap of a narrowed key cannot be stored")
         async with asyncio.timeout(WAIT_S):
-            if not await self._threads.run(self._store_cap, Sender(key.key_id, key.branch_id), of_key):
+            if not await self._threads.run(self._store_cap, Sender(key.key_id, key.branch_ids), of_key):
                 self._overflowed(Overflow.NEW_VALUES)
                 raise OSError("dimensions: too many new caps of narrowed keys")
         self._keep({cap: of_key.nusd})
@@ -231,11 +232,14 @@ class DimensionIds:
         if hour != self._hour:
             self._created.clear()
             self._hour = hour
-        of_key = Sender(sender.key_id)
-        left = self.new_values_max - self._created[of_key]
-        if left <= (0 if sender == of_key else self._created[sender]):
+        left = self.new_values_max - self._created[sender.key_id]
+        if left <= 0:
             return False
-        self._created.update({of_key, sender})
+        for branch_id in sender.branch_ids:
+            if self._created[branch_id] >= left:
+                return False
+            left -= self._created[branch_id]
+        self._created.update({sender.key_id, *sender.branch_ids})
         return True
 
     def _learn(

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Engine
 
 from proxy.billing.dimensions import OVERFLOW
-from proxy.billing.keys import KeyCap
+from proxy.billing.keys import ApiKey, KeyCap
 from proxy.billing.money import Nusd
 from proxy.gateway.dimensions import ids as ids_module
 from proxy.gateway.dimensions.ids import KEPT_S, PAUSE_S, DimensionIds, ValueStore
@@ -84,7 +84,7 @@ async def test_caps_of_narrowed_keys_are_bounded_and_stored_once(tmp_path: Path)
 
 async def test_keys_of_one_branch_leave_new_values_and_caps_to_their_siblings() -> None:
     values = Values()
-    mine, other, parent = (replace(KEY, project_id="p", branch_id=one) for one in ("n_mine", "n_other", None))
+    mine, other, parent = (replace(KEY, project_id="p", branch_ids=one) for one in (("n_mine",), ("n_other",), ()))
     async with site(values, new_values_max=8) as at:
         for number in range(20):  # whatever caps it adds, and though all of these requests may be refused
             with suppress(OSError):
@@ -99,9 +99,27 @@ async def test_keys_of_one_branch_leave_new_values_and_caps_to_their_siblings() 
         assert await at.ids.of(mine, {"end_user": "e"}) == {"end_user": "v_3"}
 
 
+async def test_a_branch_in_a_branch_leaves_new_values_to_its_siblings_and_to_all_others() -> None:
+    values = Values()
+    service, job, sibling, other = (
+        replace(KEY, project_id="p", branch_ids=one)
+        for one in (("n_service",), ("n_service", "n_job"), ("n_service", "n_sibling"), ("n_other",))
+    )
+    async with site(values, new_values_max=90) as at:
+
+        async def created(key: ApiKey) -> int:
+            users = [f"{'-'.join(key.branch_ids)}-{number}" for number in range(50)]
+            found = [(await at.ids.of(key, {"end_user": user}))["end_user"] for user in users]
+            return 50 - found.count(OVERFLOW)
+
+        deeper = replace(job, branch_ids=(*job.branch_ids, "n_deeper"))
+        assert (await created(deeper), await created(job)) == (23, 7), "a third together: more names are no more values"
+        assert [await created(one) for one in (sibling, service, other)] == [10, 5, 23]
+
+
 async def test_one_look_up_for_two_senders_is_as_free_as_the_freer_one() -> None:
     values = Values()
-    mine, other = (replace(KEY, project_id="p", branch_id=one) for one in ("n_mine", "n_other"))
+    mine, other = (replace(KEY, project_id="p", branch_ids=(one,)) for one in ("n_mine", "n_other"))
     async with site(values, new_values_max=4) as at:
         for user in "xyz":
             await at.ids.of(mine, {"end_user": user})
