@@ -34,7 +34,7 @@ _AMOUNTS = (
 )
 _SUMS = (
     f'{_AMOUNTS}, sum(d.prompt_tokens)::bigint AS "tokens in", sum(d.completion_tokens)::bigint AS "tokens out", '
-    'sum(d.entries)::bigint AS "entries"'
+    'sum(d.entries)::bigint AS "requests"'
 )
 _MONEY = {
     "charge": "currencyUSD",
@@ -57,7 +57,7 @@ MONEY = Board(
     uid="tokenweir-money",
     title="Money",
     says="Charges of keys and costs of providers, from the ledger. Days are UTC, by usage date: a correction counts on "
-    "the day of its exchange. Statements are as billed: they list it in the month of its booking.",
+    "the day of its request. Statements are as billed: they list it in the month of its booking.",
     since="now-30d",
     refresh="1m",
     variables=[
@@ -69,59 +69,66 @@ MONEY = Board(
     ],
     panels=[
         Panel(
-            title="Totals of the selected days", kind="stat", width=12, height=4, unit="currencyUSD",
-            says="Charge: billed to keys. Cost: charged by providers, if known. The margin is that of exchanges with a "
+            title="Totals", kind="stat", width=12, height=4, unit="currencyUSD",
+            says="Charge: billed to keys. Cost: charged by providers, if known. The margin is that of requests with a "
             "known cost. Corrections are included.",
+            link="usage",
             units={"margin share": "percentunit"},
             queries=_table(f"SELECT {_AMOUNTS} {_MARGINS}"),
         ),
         Panel(
-            title="Estimated share of the charge", kind="stat", width=4, height=4, unit="percentunit",
-            says="Charges without reported usage, as a share. By time of settlement.",
+            title="Estimated share of charges", kind="stat", width=4, height=4, unit="percentunit",
+            says="Share of the charges whose usage the provider did not report. By time of settlement.",
+            link="requests?usage_source=estimated",
             queries=_table(
                 "SELECT coalesce(sum(e.charge_usd) FILTER (WHERE e.usage_source = 'estimated') / "
                 f'nullif(sum(e.charge_usd), 0), 0) AS "estimated" {_ENTRIES} AND e.kind = \'usage\''
             ),
         ),
         Panel(
-            title="Exchanges without a price", kind="stat", width=4, height=4,
-            says="Served exchanges without a charge. Configure a price, then bill them with `tokenweir rerate`.",
+            title="Unpriced requests", kind="stat", width=4, height=4,
+            says="Requests without a charge, because their model has no price. Configure a price, then bill them with "
+            "`tokenweir rerate`.",
+            link="usage?by=model",
             limits=[(None, GOOD), (1, BAD)],
             queries=_table(f'SELECT count(*) AS "unpriced" {_ENTRIES} AND e.kind = \'usage\' AND e.charge_usd IS NULL'),
         ),
         Panel(
-            title="Exchanges without a cost", kind="stat", width=4, height=4,
-            says="Exchanges with an unknown provider price. No cost and no margin includes them.",
+            title="Requests of unknown cost", kind="stat", width=4, height=4,
+            says="Requests whose provider's price is unknown. No cost and no margin includes them.",
+            link="usage?by=model",
             queries=_table(f'SELECT count(*) AS "unknown" {_ENTRIES} AND e.kind = \'usage\' AND e.cost_usd IS NULL'),
         ),
         Panel(
             title="Charge per day, by model", unit="currencyUSD", width=12, bars=True, stacked=True,
             says="Charges of keys.",
+            link="usage?by=model",
             queries=_series(
                 f"SELECT {_AT}, d.model AS metric, sum(d.charged_usd) AS value {_USAGE} GROUP BY 1, 2 ORDER BY 1"
             ),
         ),
         Panel(
             title="Charge per day, by key", unit="currencyUSD", width=12, bars=True, stacked=True,
-            says="The ten keys with the highest charges; all others as one.",
+            says="The ten keys with the highest charges; all others together.",
+            link="usage?by=key",
             queries=_series(
                 f"WITH first AS (SELECT d.key_id {_USAGE} GROUP BY 1 ORDER BY sum(d.charged_usd) DESC LIMIT 10) "
-                f"SELECT {_AT}, CASE WHEN f.key_id IS NULL THEN 'others' ELSE k.alias || ' (…' || k.hint || ')' END "
+                f"SELECT {_AT}, CASE WHEN f.key_id IS NULL THEN 'Other' ELSE k.alias || ' (…' || k.hint || ')' END "
                 "AS metric, sum(d.charged_usd) AS value FROM usage_daily d JOIN api_keys k USING (key_id) "
                 f"LEFT JOIN first f USING (key_id) WHERE {_DAYS} AND {_CHOSEN.format('d')} GROUP BY 1, 2 ORDER BY 1"
             ),
         ),
         Panel(
             title="Charge, cost and margin per day", unit="currencyUSD", width=12,
-            says="The margin is that of exchanges with a known cost.",
+            says="The margin is that of requests with a known cost.",
             queries=_series(
                 f'SELECT {_AT}, sum(d.charged_usd) AS "charge", sum(d.cost_usd) AS "cost", '
                 f'{_MARGIN} AS "margin" {_MARGINS} GROUP BY d.day ORDER BY 1'
             ),
         ),
         Panel(
-            title="Estimated share of the charge per day", unit="percentunit", width=12,
-            says="Charges without reported usage, as a share, by day of settlement and model.",
+            title="Estimated share of charges per day", unit="percentunit", width=12,
+            says="Share of the charges whose usage the provider did not report, by day of settlement and model.",
             queries=_series(
                 "SELECT date_trunc('day', e.settled_at, 'UTC') AS time, e.model AS metric, coalesce(sum(e.charge_usd) "
                 "FILTER (WHERE e.usage_source = 'estimated') / nullif(sum(e.charge_usd), 0), 0) AS value "
@@ -131,6 +138,7 @@ MONEY = Board(
         Panel(
             title="By key", kind="table", width=12, height=9, units=_MONEY,
             says="Highest charges first.",
+            link="keys",
             queries=_table(
                 f"SELECT k.alias AS \"key\", '…' || k.hint AS \"ends in\", k.project_id AS \"project\", {_SUMS} "
                 f"FROM {_SPEND} d JOIN api_keys k USING (key_id) WHERE {_DAYS} AND {_CHOSEN.format('d')} "
@@ -145,19 +153,22 @@ MONEY = Board(
         Panel(
             title="By project", kind="table", width=12, height=9, units=_MONEY,
             says="Highest charges first.",
+            link="customers",
             queries=_table(
                 f'SELECT k.project_id AS "project", {_SUMS} FROM {_SPEND} d JOIN api_keys k USING (key_id) '
                 f"WHERE {_DAYS} AND {_CHOSEN.format('d')} GROUP BY k.project_id ORDER BY 2 DESC LIMIT 100"
             ),
         ),
         Panel(
-            title="Exchanges with the highest charges", kind="table", width=12, height=9,
+            title="Most expensive requests", kind="table", width=12, height=9,
             units={"charge": "currencyUSD", "cost": "currencyUSD"},
-            says="By time of settlement. The console and `tokenweir ledger --explain` show the parts of a charge.",
+            says="By time of settlement. An id opens the request in the console, with the parts of its charge; "
+            "`tokenweir exchange` prints them.",
+            links={"request": "requests/${__value.raw}"},
             queries=_table(
                 'SELECT e.started_at AS "start", e.key_alias AS "key", e.model AS "model", e.outcome AS "outcome", '
                 'e.usage_source AS "source", e.prompt_tokens AS "tokens in", e.completion_tokens AS "tokens out", '
-                f'e.charge_usd AS "charge", e.cost_usd AS "cost", e.exchange_id AS "exchange" {_ENTRIES} '
+                f'e.charge_usd AS "charge", e.cost_usd AS "cost", e.exchange_id AS "request" {_ENTRIES} '
                 "AND e.kind = 'usage' AND e.charge_usd > 0 ORDER BY e.charge_usd DESC LIMIT 20"
             ),
         ),

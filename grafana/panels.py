@@ -58,6 +58,10 @@ class Panel:
     limits: Sequence[tuple[float | None, str]] = ()
     units: Mapping[str, str] = field(default_factory=dict)
     """units of table columns that differ from `unit`"""
+    link: str = ""
+    """the page of the console that the panel links to"""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """table column → the page of the console that its cells link to"""
 
     def json(self, number: int, x: int, y: int) -> dict[str, Any]:
         """Return the panel of a dashboard."""
@@ -71,6 +75,7 @@ class Panel:
             "targets": [query.json(ref) for query, ref in zip(self.queries, "ABCDEFGH", strict=False)],
             "fieldConfig": {"defaults": self._defaults(), "overrides": self._overrides()},
             "options": self._options(),
+            "links": [_console_link(self.link)] if self.link else [],
         }
 
     def _defaults(self) -> dict[str, Any]:
@@ -92,10 +97,11 @@ class Panel:
         return made
 
     def _overrides(self) -> list[dict[str, Any]]:
-        return [
-            {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "unit", "value": unit}]}
-            for name, unit in self.units.items()
+        properties: list[tuple[str, dict[str, Any]]] = [
+            (name, {"id": "unit", "value": unit}) for name, unit in self.units.items()
         ]
+        properties += [(name, {"id": "links", "value": [_console_link(page)]}) for name, page in self.links.items()]
+        return [{"matcher": {"id": "byName", "options": name}, "properties": [one]} for name, one in properties]
 
     def _options(self) -> dict[str, Any]:
         match self.kind:
@@ -115,6 +121,21 @@ class Panel:
                 }
             case _:
                 return {"showHeader": True, "cellHeight": "sm"}
+
+
+CONSOLE_URL = "http://127.0.0.1:8090"
+
+
+def _console_link(page: str) -> dict[str, Any]:
+    return {"title": "Open in the console", "url": f"${{console}}/#/{page}", "targetBlank": True}
+
+
+def console_variable() -> dict[str, Any]:
+    """The address of the console, to which panels link."""
+    return {
+        "type": "textbox", "name": "console", "label": "Console", "query": CONSOLE_URL,
+        "current": {"text": CONSOLE_URL, "value": CONSOLE_URL}, "skipUrlSync": False,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +184,7 @@ class Board:
             "refresh": self.refresh,
             "graphTooltip": 1,
             "links": [{"type": "dashboards", "tags": ["tokenweir"], "title": "Tokenweir", "includeVars": False}],
-            "templating": {"list": [variable.json() for variable in self.variables]},
+            "templating": {"list": [*(variable.json() for variable in self.variables), console_variable()]},
             "panels": placed(self.panels),
         }
 

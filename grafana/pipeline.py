@@ -26,50 +26,50 @@ def _stat(title: str, says: str, text: str, unit: str = "short", limits: Limits 
 PIPELINE = Board(
     uid="tokenweir-pipeline",
     title="Pipeline health",
-    says="Settlement of ended exchanges, and the ledger's integrity.",
+    says="From the end of a request to the ledger, and the ledger's integrity.",
     panels=[
         _stat(
             "Firing alerts", "Alerts of deploy/prometheus; its RUNBOOK.md has the remedies.",
             'count(ALERTS{alertname=~"Tokenweir.*", alertstate="firing"}) or vector(0)',
         ),
         _stat(
-            "Processes up", "Share of the scraped proxies and workers that answer.",
+            "Targets up", "Share of the proxies and workers that Prometheus reaches.",
             'sum(up{job=~".*tokenweir.*"}) / count(up{job=~".*tokenweir.*"})', "percentunit",
             [(None, BAD), (1, GOOD)],
         ),
         _stat(
-            "Unsettled exchanges", "Ended exchanges that the ledger does not have yet.",
+            "Journal backlog", "Ended requests that the ledger does not have yet.",
             "sum(tokenweir_journal_pending_records)", limits=[(None, GOOD), (1000, FAIR), (100_000, BAD)],
         ),
         _stat(
-            "Oldest unsettled exchange", "Age of the oldest record. Usually under a second.",
+            "Oldest record", "Age of the oldest record in a journal. Usually under a second.",
             "max(tokenweir_journal_oldest_pending_age_seconds)", "s", [(None, GOOD), (10, FAIR), (120, BAD)],
         ),
         _stat(
-            "Dead letters", "Open records that could not be settled.",
+            "Dead letters", "Records that could not be settled: see `tokenweir dead-letters list`.",
             "max(tokenweir_dead_letters)",
         ),
         _stat(
-            "Ledger differences", "Differences of the last integrity check. Workers check every ten minutes.",
+            "Reconciliation differences", "Differences of the last integrity check. Workers check every ten minutes.",
             "sum(max by (check) (tokenweir_reconcile_differences)) or vector(0)",
         ),
         Panel(
-            title="Unsettled exchanges, by proxy", stacked=True,
-            says="Ended exchanges that the ledger does not have yet.",
+            title="Journal backlog by proxy", stacked=True,
+            says="Ended requests that the ledger does not have yet.",
             queries=_one("sum by (instance) (tokenweir_journal_pending_records)", "{{instance}}"),
         ),
         Panel(
-            title="Age of the oldest unsettled exchange", unit="s",
+            title="Age of the oldest record", unit="s",
             says="Rises by a second per second while the ledger or the queue is unreachable.",
             queries=_one("max by (instance) (tokenweir_journal_oldest_pending_age_seconds)", "{{instance}}"),
         ),
         Panel(
-            title="Unaccounted exchanges",
-            says="By the counters, admitted, but neither running, unsettled nor in the ledger. Usually 0.",
+            title="Unaccounted requests",
+            says="Requests that were admitted and are neither running, nor in a journal, nor in the ledger. Usually 0.",
             queries=_one("instance:tokenweir_unaccounted_exchanges:sum", "{{instance}}"),
         ),
         Panel(
-            title="Settled per second, by result", unit="ops", stacked=True,
+            title="Settled entries by result", unit="ops", stacked=True,
             says="New entries, repeated records, adjustments, conflicts and dead letters.",
             queries=_one("sum by (result) (rate(tokenweir_ledger_entries_total[$__rate_interval]))", "{{result}}"),
         ),
@@ -85,8 +85,8 @@ PIPELINE = Board(
             ],
         ),
         Panel(
-            title="Failures with a retry", unit="ops",
-            says="Ledger transactions, queue, budget store, webhooks.",
+            title="Retries", unit="ops",
+            says="Failed operations that are tried again: ledger transactions, queue, budget store, webhooks.",
             queries=[
                 Query(f"sum(rate({series}_total[$__rate_interval]))", name)
                 for series, name in (
@@ -96,23 +96,24 @@ PIPELINE = Board(
             ],
         ),
         Panel(
-            title="Sent to the queue", unit="ops", stacked=True,
+            title="Queue deliveries", unit="ops", stacked=True,
             says="First deliveries, and repeated ones after an unconfirmed delivery.",
             queries=_one("sum by (delivery) (rate(tokenweir_queue_records_total[$__rate_interval]))", "{{delivery}}"),
         ),
         Panel(
-            title="Estimated share of the output tokens", unit="percentunit",
-            says="Output tokens without reported usage, by model. Within an hour.",
+            title="Estimated share of output tokens", unit="percentunit",
+            says="Share of the output tokens that the provider did not report, by model. Of the last hour.",
             queries=_one("model:tokenweir_estimated_output_tokens:ratio_rate1h", "{{provider}} {{model}}"),
         ),
         Panel(
-            title="Error of estimates, 90th percentile", unit="percentunit",
-            says="The estimator compared with reported usage. Within an hour.",
+            title="Estimate error, p90", unit="percentunit",
+            says="Nine of ten estimates are at most this far from the reported usage. Of the last hour.",
             queries=_one("model:tokenweir_estimate_error_ratio:p90_1h", "{{provider}} {{model}}"),
         ),
         Panel(
-            title="Failure rate of providers", unit="percentunit",
+            title="Provider error rate", unit="percentunit",
             says="Failed attempts, as a share of all attempts.",
+            link="requests?outcome=upstream_failed",
             queries=_one("provider:tokenweir_failed_attempts:ratio_rate5m", "{{provider}}"),
         ),
         Panel(
@@ -123,17 +124,18 @@ PIPELINE = Board(
             ),
         ),
         Panel(
-            title="Reservations of running exchanges", unit="currencyUSD", stacked=True,
-            says="Amount reserved in budgets until settlement.",
+            title="Outstanding reservations", unit="currencyUSD", stacked=True,
+            says="Amount that running and unsettled requests reserve in budgets.",
             queries=_one("sum by (instance) (tokenweir_reservation_outstanding_usd)", "{{instance}}"),
         ),
         Panel(
-            title="Refusals by a limit", unit="reqps", stacked=True,
-            says="By the exceeded limit: money, requests, tokens, parallel; store_unavailable: no budget store.",
+            title="Requests rejected by limits", unit="reqps", stacked=True,
+            says="By the limit: money, requests, tokens, parallel; store_unavailable: budgets could not be checked.",
+            link="budgets",
             queries=_one("sum by (reason) (rate(tokenweir_budget_rejections_total[$__rate_interval]))", "{{reason}}"),
         ),
         Panel(
-            title="Difference between budgets and the ledger", unit="currencyUSD",
+            title="Budget drift", unit="currencyUSD",
             says="Largest difference of a budget counter from the ledger at the last comparison.",
             queries=_one("max by (instance) (abs(tokenweir_budget_drift_usd))", "{{instance}}"),
         ),

@@ -40,17 +40,18 @@ STREAMS = Board(
     panels=[
         Panel(
             title="In flight", kind="stat", width=4, height=4,
-            says="Running exchanges of all proxies.",
+            says="Running requests of all proxies.",
+            link="live",
             queries=[Query("sum(tokenweir_exchanges_in_flight)")],
         ),
         Panel(
-            title="Exchanges per second", kind="stat", width=4, height=4, unit="reqps",
-            says="Ended exchanges, with any outcome.",
+            title="Requests per second", kind="stat", width=4, height=4, unit="reqps",
+            says="Ended requests, with any outcome.",
             queries=[Query(f"sum(rate(tokenweir_exchanges_total{_OF}[$__rate_interval]))")],
         ),
         Panel(
-            title="Share of complete answers", kind="stat", width=4, height=4, unit="percentunit",
-            says="Ended exchanges with the outcome served: the client received the whole answer.",
+            title="Success rate", kind="stat", width=4, height=4, unit="percentunit",
+            says="Share of the ended requests whose client received the whole answer.",
             limits=[(None, BAD), (0.9, FAIR), (0.97, GOOD)],
             queries=[
                 Query(
@@ -70,7 +71,7 @@ STREAMS = Board(
             queries=_quantile_now("tokenweir_inter_event_seconds", 0.95),
         ),
         Panel(
-            title="Overhead, p99", kind="stat", width=4, height=4, unit="s",
+            title="Proxy overhead, p99", kind="stat", width=4, height=4, unit="s",
             says="Time in the proxy before the request is sent to the provider.",
             limits=[(None, GOOD), (0.01, FAIR), (0.05, BAD)],
             queries=_quantile_now("tokenweir_relay_overhead_seconds", 0.99),
@@ -107,23 +108,26 @@ STREAMS = Board(
             ],
         ),
         Panel(
-            title="Overhead of the proxy", unit="s",
+            title="Proxy overhead", unit="s",
             says="From the request's arrival to its dispatch: parsing, authorization, budgets, journal.",
             queries=_quantiles("tokenweir_relay_overhead_seconds"),
         ),
         Panel(
             title="In flight by proxy", stacked=True,
-            says="Running exchanges.",
+            says="Running requests.",
+            link="live",
             queries=[Query("sum by (instance) (tokenweir_exchanges_in_flight)", "{{instance}}")],
         ),
         Panel(
-            title="Exchanges by outcome", unit="reqps", stacked=True,
-            says="Each exchange has exactly one outcome.",
+            title="Requests by outcome", unit="reqps", stacked=True,
+            says="Each request has exactly one outcome.",
+            link="requests",
             queries=_rates("tokenweir_exchanges_total", "outcome", _OF),
         ),
         Panel(
             title="Client disconnects", unit="reqps", stacked=True,
-            says="By policy: cancel closes the provider's stream, drain reads it to its end for the reported usage.",
+            says="By policy: cancel closes the provider's stream, drain reads it to its end to get the reported usage.",
+            link="requests?outcome=client_left",
             queries=_rates("tokenweir_client_disconnects_total", "policy", '{provider=~"$provider"}'),
         ),
         Panel(
@@ -134,18 +138,18 @@ STREAMS = Board(
             ),
         ),
         Panel(
-            title="Duration of drains", unit="s",
+            title="Drain duration", unit="s",
             says="From the disconnect of the client to the end of the stream.",
             queries=_quantiles("tokenweir_provider_drain_seconds", '{provider=~"$provider"}'),
         ),
         Panel(
-            title="Refused requests", unit="reqps", stacked=True,
+            title="Requests rejected by the proxy", unit="reqps", stacked=True,
             says="By status and code. Nothing was sent to a provider, nothing is billed.",
             queries=_rates("tokenweir_refusals_total", "status, code"),
         ),
         Panel(
-            title="Lateness of event loops", unit="s",
-            says="Delay of the event loop: all streams of the process wait for so long. The log names its cause.",
+            title="Event loop delay", unit="s",
+            says="All streams of the process wait for so long. The log names the cause.",
             queries=_quantiles("tokenweir_event_loop_late_seconds"),
         ),
     ],

@@ -23,6 +23,7 @@ import yaml
 
 from grafana.boards import BOARDS, FOLDER, written
 from grafana.panels import POSTGRES, PROMETHEUS, WIDTH
+from proxy.cli import COMMANDS
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse
 from tests.crash.stage import quick_key
@@ -39,7 +40,7 @@ SCRAPE_S = 1
 CONTENT = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": None}]})
 MODELS = ("tera", "silent", "drained")
 # What nothing here makes: no record is bad, no provider fails for good. An answer that there is none is one.
-ZEROES = {"Firing alerts", "Dead letters", "Ledger differences"}
+ZEROES = {"Firing alerts", "Dead letters", "Reconciliation differences"}
 PANELS = [(board.uid, panel) for board in BOARDS for panel in board.json()["panels"]]
 VARIABLES = [(board.uid, variable) for board in BOARDS for variable in board.json()["templating"]["list"]]
 
@@ -191,6 +192,8 @@ def test_every_panel_has_an_answer(sources: Sources) -> None:
 @pytest.mark.external
 def test_every_choice_has_values(sources: Sources) -> None:
     for uid, variable in VARIABLES:
+        if variable["type"] == "textbox":
+            continue
         if variable["datasource"] == POSTGRES:
             assert sources.rows(variable["query"]), f"{uid}: {variable['name']}"
             continue
@@ -204,19 +207,19 @@ def test_money_on_the_dashboard_is_the_ledgers(sources: Sources) -> None:
     """Sums by key, by model, by day and of all are the same, and are what entries say."""
     (charged,) = sources.rows("SELECT sum(charge_usd) FROM ledger_entries")[0]
     panels = {panel["title"]: panel["targets"][0]["rawSql"] for uid, panel in PANELS if uid == "tokenweir-money"}
-    assert sources.rows(panels["Totals of the selected days"])[0][0] == charged > 0
+    assert sources.rows(panels["Totals"])[0][0] == charged > 0
     for title, column in (("By key", 3), ("By model", 1), ("By project", 1), ("Charge per day, by key", 2)):
         assert sum(row[column] for row in sources.rows(panels[title])) == charged, title
     # An unknown cost is not 0.
     sums = "SELECT sum(charge_usd), coalesce(sum(cost_usd), 0) FROM ledger_entries WHERE cost_usd IS"
     ((earned, cost),), ((unknown, _),) = (sources.rows(f"{sums} {known}") for known in ("NOT NULL", "NULL"))
     margin = earned - cost
-    shown = sources.rows(panels["Totals of the selected days"])[0][1:]
+    shown = sources.rows(panels["Totals"])[0][1:]
     assert shown == (cost, margin, pytest.approx(margin / earned), unknown)
     assert unknown > 0
     for title, column in (("By key", 5), ("By model", 3), ("By project", 3), ("Charge, cost and margin per day", 3)):
         assert sum(row[column] for row in sources.rows(panels[title])) == margin > 0, title
-    ((share,),) = sources.rows(panels["Estimated share of the charge"])
+    ((share,),) = sources.rows(panels["Estimated share of charges"])
     assert 0 < share < 1
 
 
@@ -233,6 +236,37 @@ def test_the_files_are_what_the_code_makes_and_panels_do_not_overlap(board: Any)
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert beside or below
     assert all(panel["description"].endswith(".") for panel in panels)
+
+
+def _links() -> Iterator[tuple[str, str]]:
+    """Title of a panel → a page of the console that it links to."""
+    for _, panel in PANELS:
+        columns = (one for override in panel["fieldConfig"]["overrides"] for one in override["properties"])
+        of_columns = (link for one in columns if one["id"] == "links" for link in one["value"])
+        for link in (*panel["links"], *of_columns):
+            address, page = link["url"].split("/#/")
+            assert address == "${console}"
+            yield panel["title"], page
+
+
+def test_links_lead_to_pages_of_the_console_with_parameters_that_it_knows() -> None:
+    folder = ROOT / "proxy" / "console" / "page"
+    pages = re.search(r"const PAGES = \{(.*)\};", (folder / "app.js").read_text())[1]  # type: ignore[index]
+    found = list(_links())
+    assert len(found) > 8
+    for title, page in found:
+        path, _, query = page.partition("?")
+        name = path.split("/")[0]
+        assert re.search(rf"\b{name}\b", pages), title
+        for parameter in filter(None, query.split("&")):
+            assert parameter.split("=")[0] in (folder / f"{name}.js").read_text(), title
+
+
+def test_panels_name_commands_that_exist() -> None:
+    texts = " ".join(panel["description"] for _, panel in PANELS)
+    named = [one.split() for one in re.findall(r"`tokenweir ([^`]+)`", texts)]
+    assert ["exchange"] in named
+    assert [words for words in named if words[0] not in COMMANDS or any(one.startswith("-") for one in words)] == []
 
 
 def test_what_is_provisioned_is_what_dashboards_ask() -> None:
