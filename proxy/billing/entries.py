@@ -41,40 +41,65 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     """One row of `ledger_entries`. Tokens: integers or None (not reported). Money: nUSD or None (no price known)."""
 
     entry_id: str
+    """Id of the entry."""
     exchange_id: str
+    """Id of the exchange, as the client gets it in `x-tokenweir-exchange`; a UUIDv7, which sorts by time."""
     kind: str
-    """an `EntryKind`; any other text is tampering, which `reconcile` reports"""
+    """`usage`, or another kind of the list below; any other text is tampering, which `reconcile` reports."""
     key_id: str
+    """Id of the key that pays, or of the account that gets credit."""
     key_alias: str
+    """Name of the key at the time of the request."""
     provider: str
+    """Name of the provider in the configuration."""
     model: str
+    """Name of the model in the client's request."""
     upstream_model: str
+    """Name of the model at the provider."""
     endpoint: str
+    """Path of the request, without its query."""
     streamed: bool
+    """The answer was a stream."""
     outcome: str
+    """How the exchange ended."""
     finish_reason: str | None
+    """Why the provider stopped to generate, in its own word."""
     usage_source: str
+    """`reported` by the provider, `estimated`, or `none`."""
     estimator: str | None
+    """Version of the estimator, if a count is estimated."""
     prompt_tokens: int | None
+    """Tokens of the prompt, those from the cache included."""
     cached_tokens: int | None
+    """The part of `prompt_tokens` that the provider read from its cache."""
     completion_tokens: int | None
+    """Generated tokens, reasoning included."""
     reasoning_tokens: int | None
+    """The part of `completion_tokens` that is reasoning."""
     total_tokens: int | None
+    """The provider's total, or the sum of prompt and completion."""
     events: int
+    """Events of the stream that were sent to the client."""
     bytes: int
+    """Bytes of the body that were sent to the client."""
     cost_nusd: Nusd | None = msgspec.field(name="cost_usd")
-    """the provider's price, in nUSD here; a decimal string of USD in JSON, NUMERIC USD in SQL"""
+    """The provider's price; null: not known. A decimal string of USD in JSON, NUMERIC in SQL."""
     charge_nusd: Nusd | None = msgspec.field(name="charge_usd")
-    """the amount billed to the key's owner, in nUSD here"""
+    """The amount billed to the owner of the key; null: the model has no price. Below 0: credit."""
     price_version: str | None
+    """Version of the price list of the charge."""
     provider_response_id: str | None
+    """The provider's id of the response."""
     started_at: float
-    """Unix seconds, UTC, here; ISO 8601 in JSON, a timestamp in SQL"""
+    """When the request arrived: ISO 8601 in JSON, a timestamp in SQL."""
     first_token_ms: float | None
+    """Milliseconds from the request to the first event of the answer."""
     duration_ms: float
+    """Milliseconds from the request to the end of the exchange."""
     details: Mapping[str, Any]
+    """Further facts: the [details](flags.md#details-of-an-entry)."""
     seq: int = 0
-    """number within (exchange_id, kind), unique there"""
+    """Number within exchange and kind: 0 is the first."""
 
 
 ENTRY_FIELDS: tuple[str, ...] = LedgerEntry.__struct_fields__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import secrets
 import textwrap
@@ -13,6 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
+from proxy.http import errors
 from proxy.http.probes import add_probes
 from proxy.metering.counts import _WHOLES
 from proxy.metering.dialects import DIALECTS
@@ -22,7 +24,7 @@ from proxy.settings import Settings, load, parse
 from proxy.settings.fields import setting_name
 from proxy.settings.statement import TaxSettings
 from proxy.sinks.kinds import SINKS
-from tests.docs import csv_columns, details, dimensions, life_cycles, settings_reference
+from tests.docs import csv_columns, dimensions, life_cycles, records, settings_reference
 from tests.docs.routes import PAGE, written
 
 ROOT = Path(__file__).parents[2]
@@ -150,9 +152,31 @@ def test_the_routes_are_those_of_the_table() -> None:
         assert dialect_s or f"{path}`" in text, path
 
 
-def test_the_details_are_those_of_the_docstrings() -> None:
-    text = details.PAGE.read_text()
-    assert text == details.written(text), "run: python -m tests.docs.details"
+@pytest.mark.parametrize("page", records.pages(), ids=lambda page: page.name)
+def test_the_tables_of_entries_and_metrics_are_those_of_the_program(page: Path) -> None:
+    assert page.read_text() == records.pages()[page], "run: python -m tests.docs.records"
+
+
+def codes_of_errors() -> set[str]:
+    """Every code of an error that clients of a proxy can get: the argument `code` of a call, or a value of a table."""
+    found = set(errors._KEY_CODES.values()) | {"invalid_api_key", "invalid_key", "file_not_found", "batch_not_found"}
+    for file in (ROOT / "proxy").rglob("*.py"):
+        if "console" not in file.parts:
+            keywords = (one for one in ast.walk(ast.parse(file.read_text())) if isinstance(one, ast.keyword))
+            texts = (ast.walk(one.value) for one in keywords if one.arg == "code")
+            found |= {
+                one.value
+                for text in texts
+                for one in text
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            }
+    return {one for one in found if re.fullmatch(r"[a-z]+(_[a-z]+)+", one)}
+
+
+def test_the_page_of_errors_has_every_code() -> None:
+    rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs" / "reference" / "errors.md").read_text(), re.MULTILINE)
+    written = {code for row in rows for code in re.findall(r"`(\w+)`", row)} - {"code"}
+    assert written == codes_of_errors() | {"run_cap_unknown", "key_cap_unknown"}
 
 
 def test_the_columns_of_a_statement_are_those_that_it_writes() -> None:
