@@ -58,7 +58,7 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirJournalOld": (
         {f"tokenweir_journal_oldest_pending_age_seconds{WHO}": "130x120"}, AT_A,
-        "The oldest record in the journal of a:1 has waited 2m 10s for the ledger.",
+        "An exchange of a:1 has waited 2m 10s for the ledger.",
     ),
     "TokenweirReloadFailed": (
         {f"tokenweir_configuration_reload_failed{WHO}": "1x120"}, AT_A,
@@ -92,7 +92,7 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirEstimatesOff": (
         {ERRORS % "0.3": "0+8x120", ERRORS % "0.5": "0+10x120", ERRORS % "+Inf": "0+10x120"}, OF_M,
-        "One estimate in ten of p/m is off by more than 40%.",
+        "One estimate in ten of p/m would be off by more than 40%.",
     ),
     "TokenweirProviderFailing": (
         {'tokenweir_failed_attempts_total{provider="p",reason="failed"}': "0+61x120"}, OF_P,
@@ -112,7 +112,7 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirUnaccounted": (
         {f"tokenweir_unsettled_exchanges{WHO}": "4x120"}, AT_A,
-        "1 admitted exchanges of a:1 are neither running, nor in the journal, nor in the ledger.",
+        "By its counters, 1 exchanges of a:1 are neither running, nor waiting, nor in the ledger.",
     ),
     "TokenweirLedgerDiffers": (
         {'tokenweir_reconcile_differences{check="balances"}': "3x120"}, {"check": "balances"},
@@ -127,7 +127,7 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirUnpriced": (
         {'tokenweir_unpriced_total{provider="p",model="m"}': "_x70 1x50"}, OF_M,
-        "Requests for p/m are not charged: the model has no price.",
+        "Exchanges of p/m were served and billed nothing: no price is known.",
     ),
     "TokenweirUnpricedUnits": (
         {'tokenweir_unpriced_units_total{provider="p",unit="tier:priority"}': "_x70 1x50"},
@@ -140,11 +140,11 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirRefutedUsage": (
         {'tokenweir_contradicted_usage_total{provider="p",model="m",doubt="refuted"}': "_x70 1x50"}, OF_M,
-        "p reports impossible token counts for m.",
+        "p reports counts for m that its answers refute.",
     ),
     "TokenweirSlow": (
         {OVERHEAD % "0.05": "0+0x120", OVERHEAD % "0.1": "0+60x120", OVERHEAD % "+Inf": "0+60x120"}, AT_A,
-        "One request in a hundred waits 99.5ms in a:1 before it is sent to its provider.",
+        "One request in a hundred waits 99.5ms in a:1 before it goes up.",
     ),
     "TokenweirProxyDied": (
         {"tokenweir_swept_exchanges_total": "0x110 5x10"}, {},

@@ -86,18 +86,6 @@ export async function askUnfinished(path, options) {
   return [await response.json(), wait];
 }
 
-/** All buckets of a paged report. */
-export async function buckets(path, query, signal) {
-  const found = [];
-  let page;
-  do {
-    const answer = await ask(path, { query: { ...query, page }, signal });
-    found.push(...answer.data);
-    page = answer.next_page;
-  } while (page);
-  return found;
-}
-
 /** The bodies of server-sent events until the stream ends. */
 export async function* events(path, signal) {
   const response = await sent(path, { signal, accept: "text/event-stream" });

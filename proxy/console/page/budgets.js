@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { count, many, nusd, percent } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
-import { Bar, Empty, Filters, html, Loaded, Status, Table, Time, useData } from "./ui.js";
+import { Empty, Filters, html, Loaded, Share, Status, Table, Time, useData } from "./ui.js";
 
 export const title = "Budgets";
 export const accepts = { q: true };
@@ -23,7 +23,7 @@ const linkOf = (one) => ({ key: to(["keys", one.scope_id]), project: to(["custom
 function Used({ of: one }) {
   const part = spent(one);
   const held = ratio(amount(one, "held"), amount(one, "budget"));
-  return html`<span class="share"><${Bar} part=${part} held=${held} label=${`Budget of ${nameOf(one)}: ${percent(part)} spent${amount(one, "held") > 0n ? `, ${percent(held)} reserved` : ""}`} />${percent(part)}</span>`;
+  return html`<${Share} part=${part} held=${held} label=${`Budget of ${nameOf(one)}: ${percent(part)} spent${amount(one, "held") > 0n ? `, ${percent(held)} reserved` : ""}`} />`;
 }
 
 /** A window that has ended and was not used again has no next reset. */

@@ -63,7 +63,7 @@ function One({ me, id }) {
     <section class="card"><${Pairs} of=${[["Status", html`<${Status} name=${account.status} />`], ["Spend, all time", html`<${Money} usd=${account.spend_usd} />`], ["Credit", takesCredit(account) && html`<${Money} usd=${account.credit_usd} />`],
     ["Budget used", account.budget_use && html`<${BudgetUse} of=${account.budget_use} label=${account.name} />`], ["Limits", html`<${Limits} of=${account} />`], ["Keys", count(account.keys)], ["Created", html`<${Time} at=${account.created_at} dateOnly />`]]} /></section>
     ${below.length > 0 && html`<h2 class="apart">Projects</h2><${Table} columns=${columns(me, data.again, "Project")} rows=${below} open=${(one) => to(["customers", one.id])} />`}
-    <h2 class="apart">Usage</h2><${Usage} me=${me} fixed=${isCustomer ? { projects: below.map((one) => one.id) } : { project: id }} />`;
+    <h2 class="apart">Usage</h2><${Usage} me=${me} fixed=${isCustomer ? { organization_id: id } : { project_id: id }} />`;
   }}<//>`;
 }
 export const one = { title: "Customer", Page: One, hasPeriod: true, accepts: usageAccepts };

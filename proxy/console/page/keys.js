@@ -5,7 +5,7 @@ import { ask, everyAccount, keyOf, post, projectName } from "./api.js";
 import { Limits, KeyForm, takesCredit, topUp } from "./limit_forms.js";
 import { brief, many, nusd, percent, shortDay } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
-import { Bar, closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Status, Table, Time, toast, useData } from "./ui.js";
+import { closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Share, Status, Table, Time, toast, useData } from "./ui.js";
 import { accepts as usageAccepts, Usage } from "./usage.js";
 
 export const title = "Keys";
@@ -63,13 +63,13 @@ function Actions({ of: key, me, again }) {
 // -- pages
 
 /** The use of the fullest budget: spent, limit, and a bar. */
-export const BudgetUse = ({ of: one, label }) => (one ? html`<span class="share"><${Bar} part=${one.used_ratio} held=${held(one)} label=${`Budget of ${label}: ${percent(one.used_ratio)} spent`} />${percent(one.used_ratio)}</span>
-  <div class="quiet small">${brief(nusd(one.spent_usd))} of ${brief(nusd(one.budget_usd))}${one.window === "credit" ? " credit" : ""}</div>` : html`<span class="quiet">–</span>`);
+export const BudgetUse = ({ of: one, label }) => (one ? html`<${Share} part=${one.used_ratio} held=${held(one)} label=${`Budget of ${label}: ${percent(one.used_ratio)} spent`}><span class="quiet small">${brief(nusd(one.spent_usd))} of ${brief(nusd(one.budget_usd))}${one.window === "credit" ? " credit" : ""}</span><//>` : html`<span class="quiet">–</span>`);
 const held = (one) => (nusd(one.budget_usd) > 0n ? Number(nusd(one.held_usd)) / Number(nusd(one.budget_usd)) : 0);
 
 const columns = (me, again) => [
-  { label: "Name", lead: true, sort: "alias", cell: (key) => html`<a href=${to(["keys", key.token])}>${key.key_alias}</a><div class="quiet small">${key.key_name}</div>` },
-  { label: "Project", fact: true, cell: (key) => html`${key.project}${key.organization && key.organization_id !== "org_default" && html`<div class="quiet small">${key.organization}</div>`}` },
+  { label: "Name", lead: true, sort: "alias", cell: (key) => html`<a href=${to(["keys", key.token])}>${key.key_alias}</a> <span class="quiet small">${key.key_name}</span>` },
+  { label: "Customer", clip: true, cell: (key) => (key.organization_id === "org_default" ? "" : key.organization) },
+  { label: "Project", fact: true, clip: true, cell: (key) => key.project },
   { label: "Status", fact: true, cell: (key) => html`<${Status} name=${key.status} />` },
   { label: "This month", usd: (key) => key.month_usd },
   { label: "Budget used", fact: true, sort: "budget", cell: (key) => html`<${BudgetUse} of=${key.budget_use} label=${key.key_alias} />` },

@@ -27,6 +27,7 @@ export function useOlder(name, load, deps) {
 /** The button that reads the next rows. */
 export function Older({ of, word }) {
   if (of.olderState.error) return html`<${Failure} error=${of.olderState.error} again=${of.older} />`;
+  if (!of.data.length && !of.after) return null;
   return html`<div class="row end"><span class="quiet small">${count(of.data.length)} ${word} shown${of.after ? "" : ", that is all"}</span>
     ${of.after && html`<button type="button" disabled=${of.olderState.busy} onClick=${of.older}>Show older</button>`}</div>`;
 }

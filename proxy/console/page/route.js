@@ -106,17 +106,15 @@ function dates(name, today, query) {
 
 const daysBetween = (first, last) => Math.round((Date.parse(last) - Date.parse(first)) / 86_400_000);
 
-/** The chosen period and the one before it, in Unix seconds (the ends are exclusive), and the dates (inclusive). */
+/**
+ * The chosen period and the one before it: dates (the last one is part of it), and Unix seconds (the end is not). Before whole months are
+ * as many months (one), before other days as many days, as the reports compare.
+ */
 export function period() {
   const { query } = place;
   const name = query.period ?? (query.from || query.to ? "custom" : "30d");
   const [first, end] = dates(name, dateIn(new Date(), zone()), query);
-  const isMonth = name === "month" || name === "last_month";
-  const before = isMonth ? monthOf(plusDays(first, -1)) : plusDays(first, -daysBetween(first, end));
-  const beforeEnd = name === "month" ? [first, plusDays(before, daysBetween(first, end))].sort()[0] : first;
-  const seconds = (text) => startOf(text, zone());
-  return {
-    name, first, last: plusDays(end, -1), days: daysBetween(first, end), start: seconds(first), end: seconds(end),
-    previous: { start: seconds(before), end: seconds(beforeEnd), first: before, last: plusDays(beforeEnd, -1) },
-  };
+  const days = daysBetween(first, end);
+  const before = first.endsWith("-01") && end.endsWith("-01") && days <= 31 ? monthOf(plusDays(first, -1)) : plusDays(first, -days);
+  return { name, first, last: plusDays(end, -1), end, days, start_time: startOf(first, zone()), end_time: startOf(end, zone()), before: { first: before, last: plusDays(first, -1), end: first } };
 }

@@ -20,7 +20,7 @@ async function found(text, pages, me, signal) {
     places.push(...accounts.filter((one) => has(one.name, text) || one.id === text).map((one) => [one.kind === "project" ? "Project" : "Customer", one.name, to(["customers", one.id])]));
     places.push(...keys.map((key) => ["Key", key.key_alias, to(["keys", key.token])]));
   }
-  places.push(["Requests", `Model ${text}`, to("requests", { model: text })]);
+  places.push(["Requests", `with “${text}”: id, response id, key or model`, to("requests", { q: text })]);
   return places;
 }
 

@@ -1,6 +1,6 @@
 // The parts that the pages are made of. Invariant: data from the network becomes text nodes, never markup.
 
-import { brief, count, date, exact, fixed, moment, nusd, placesOf, utc } from "./formatting.js";
+import { brief, count, date, exact, fixed, moment, nusd, percent, placesOf, utc } from "./formatting.js";
 import { go, here, zone } from "./route.js";
 import htm from "./vendor/htm.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
@@ -11,11 +11,11 @@ export { useEffect, useLayoutEffect, useRef, useState };
 
 // -- values
 
-/** An amount of USD (text, number, or nUSD as BigInt) with all digits in its title. Null becomes `none` with the reason, never 0. `least`: a part of it is unknown. */
-export function Money({ usd, places, none = "—", why = "Unknown", least = false }) {
+/** An amount of USD (text, number, or nUSD as BigInt) with all digits in its title. Null becomes `none` with the reason, never 0. `least`: a part of it is unknown; `signed`: with a plus. */
+export function Money({ usd, places, none = "—", why = "Unknown", least = false, signed = false }) {
   const amount = typeof usd === "bigint" ? usd : nusd(usd);
   if (amount === null) return html`<span class="quiet" title=${why}>${none}</span>`;
-  return html`<span class="figure" title=${`${least ? "At least " : ""}${exact(amount)}`} data-exact=${exact(amount)}>${least ? "≥ " : ""}${places === undefined ? brief(amount) : fixed(amount, places)}</span>`;
+  return html`<span class="figure" title=${`${least ? "At least " : ""}${exact(amount)}`} data-exact=${exact(amount)}>${least ? "≥ " : signed && amount > 0n ? "+" : ""}${places === undefined ? brief(amount) : fixed(amount, places)}</span>`;
 }
 
 /** An ISO time in the chosen zone. Null becomes a dash. */
@@ -46,10 +46,13 @@ export const Tile = ({ label, more, href, children }) => html`<div class="tile">
 /** A part of a whole, 0 to 1 or more, as a thin bar. */
 export function Bar({ part, held = 0, label }) {
   const width = (value) => ({ width: `${Math.max(0, Math.min(1, value)) * 100}%` });
-  const level = part >= 1 ? "full" : part >= 0.8 ? "high" : "";
+  const level = !label ? "" : part >= 1 ? "full" : part >= 0.8 ? "high" : "";
   return html`<span class=${`bar ${level}`} role=${label ? "meter" : null} aria-hidden=${label ? null : "true"} aria-label=${label} aria-valuemin=${label && 0} aria-valuemax=${label && 100}
     aria-valuenow=${label && Math.min(100, Math.round(part * 100))}><span class="spent" style=${width(part)} /><span class="held" style=${width(Math.min(held, 1 - part))} /></span>`;
 }
+
+/** A share as a bar and a number; the bars of a column begin at one place. */
+export const Share = ({ part, held, label, children }) => html`<span class="share"><${Bar} part=${part} held=${held} label=${label} /><span class="part">${percent(part)}</span>${children}</span>`;
 
 /** Copies a text. */
 export function Copy({ text, label = "Copy" }) {
@@ -113,7 +116,7 @@ export function useData(load, deps, { every = 0, keep = null, once = false } = {
 
 // -- tables
 
-const cellOf = (column, row, places) => (column.usd ? html`<${Money} usd=${column.usd(row)} places=${places} why=${column.why?.(row)} none=${column.none?.(row)} least=${column.least?.(row)} />` : column.cell(row));
+const cellOf = (column, row, places) => (column.usd ? html`<${Money} usd=${column.usd(row)} places=${places} why=${column.why?.(row)} none=${column.none?.(row)} least=${column.least?.(row)} signed=${column.signed} />` : column.cell(row));
 const placesIn = (column, rows) => column.places ?? placesOf(rows.map(column.usd).map((one) => (typeof one === "bigint" ? one : nusd(one))));
 
 /**
@@ -147,9 +150,9 @@ export function Filters({ fields, values, set, children }) {
     ? html`<select name=${name} value=${values[name] ?? ""} onChange=${(event) => set({ [name]: event.currentTarget.value || null })}>${!field.required && html`<option value="">${field.label}: all</option>`}
         ${Object.entries(field.options).map(([value, words]) => html`<option key=${value} value=${value}>${field.required ? `${field.label}: ` : ""}${words}</option>`)}</select>`
     : html`<input name=${name} type="search" placeholder=${field.hint ?? field.label} value=${values[name] ?? ""} maxlength="256" autocomplete="off" onChange=${(event) => set({ [name]: event.currentTarget.value.trim() || null })} />`}</label>`;
-  const active = Object.entries(fields).filter(([name, field]) => values[name] && !field.required);
+  const active = Object.entries(fields).filter(([name, field]) => values[name] && field.chip);
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>${Object.entries(fields).filter(([, field]) => !field.chip).map(control)}${children}</form>
-    ${active.length > 0 && html`<div class="row chips">${active.map(([name, field]) => html`<button type="button" key=${name} class="chip" onClick=${() => set({ [name]: null })}><span class="unseen">Remove the filter </span>${field.label}: ${field.shown ?? field.options?.[values[name]] ?? values[name]} <span aria-hidden="true">×</span></button>`)}</div>`}`;
+    ${active.length > 0 && html`<div class="row chips">${active.map(([name, field]) => html`<button type="button" key=${name} class="chip" onClick=${() => set({ [name]: null })}><span class="unseen">Remove the filter </span>${field.label}: ${field.shown ?? values[name]} <span aria-hidden="true">×</span></button>`)}</div>`}`;
 }
 
 /** Buttons for pages of 50 with the count. */

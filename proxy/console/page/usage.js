@@ -1,113 +1,85 @@
-// Revenue, cost and tokens by day and by group. Invariants: days are those of the chosen zone; sums are whole nUSD; an unknown
-// cost is not 0; what is exported is what is shown.
+// Revenue, cost and tokens by time and by group. Invariants: days are those of the chosen zone; an unknown cost is not 0; what is
+// exported is what is shown.
 
-import { buckets, everyAccount, keyNames, projectName } from "./api.js";
+import { ask, everyAccount, keyNames, projectName } from "./api.js";
 import { Bars } from "./chart.js";
-import { brief, count, day, exact, many, nusd, percent, shortDay } from "./formatting.js";
+import { download } from "./csv.js";
+import { Change } from "./change.js";
+import { brief, count, day, many, moment, nusd, percent, shortDay } from "./formatting.js";
 import { go, here, period, to, withQuery, zone } from "./route.js";
-import { Bar, Empty, Filters, html, Loaded, Money, Table, Tile, useData } from "./ui.js";
+import { Empty, Filters, html, Loaded, Money, Share, Table, Tile, useData, useState } from "./ui.js";
 
 export const title = "Usage";
 export const hasPeriod = true;
 
 // More colours are hard to distinguish.
 const SERIES_MAX = 6;
+const GROUPS_MAX = 200;
 const REST = "Other";
-const GROUPS = { model: "Model", key: "Key", project: "Project", user_id: "End user", session: "Session", run: "Run" };
+/** Group → [words, page of its link, parameter of the link]. */
+const GROUPS = {
+  model: ["Model", "requests", "model"], organization: ["Customer", "customers"], project: ["Project", "customers"], key: ["Key", "keys"], provider: ["Provider", "requests", "provider"],
+  end_user: ["End user", "requests", "end_user"], session: ["Session", "requests", "session"], run: ["Run", "requests", "run"],
+};
+const OF_OPERATOR = ["cost", "margin", "organization", "project", "key", "provider"];
 const TAG = /^tag:[a-z][a-z0-9_.-]{0,31}$/;
+const BASES = { usage: "By usage date", booking: "As billed" };
+
+const amount = (name) => (sum) => nusd(sum[`${name}_usd`]);
 /** Metric → [words, value of a sum, text of a value]. */
 const METRICS = {
-  revenue: ["Revenue", (sum) => sum.charge, brief], cost: ["Cost", (sum) => sum.cost, brief], margin: ["Margin", (sum) => sum.charge - sum.unknownCharge - sum.cost, brief],
-  requests: ["Requests", (sum) => sum.requests, count], input: ["Input tokens", (sum) => sum.input, count], output: ["Output tokens", (sum) => sum.output, count],
+  revenue: ["Revenue", amount("charge"), brief], cost: ["Cost", amount("cost"), brief], margin: ["Margin", amount("margin"), brief],
+  requests: ["Requests", (sum) => sum.requests, count], input: ["Input tokens", (sum) => sum.input_tokens, count], output: ["Output tokens", (sum) => sum.output_tokens, count],
 };
-const OF_OPERATOR = ["cost", "margin"];
+const FILTERS = ["organization_id", "project_id", "key_id", "model", "provider", "end_user", "session", "run", "tag"];
 
-/** Parameter of the URL → that of the reports. */
-const FILTERS = { key_id: "api_key_ids", project: "project_ids", projects: "project_ids", end_user: "user_ids", session: "sessions", run: "runs", tag: "tags" };
+export const accepts = {
+  ...Object.fromEntries(FILTERS.map((name) => [name, name === "tag" ? (value) => value.includes("=") : true])), by: (value) => value in GROUPS || TAG.test(value), metric: Object.keys(METRICS), basis: Object.keys(BASES),
+};
 
-export const accepts = { ...Object.fromEntries(Object.keys(FILTERS).filter((name) => name !== "projects").map((name) => [name, true])), by: (value) => value in GROUPS || TAG.test(value), metric: Object.keys(METRICS) };
+const wordsOf = (by) => GROUPS[by]?.[0] ?? `Tag ${by.slice(4)}`;
 
-/** @type {Record<string, any>} */
-const NOTHING = { charge: 0n, cost: 0n, unknownCharge: 0n, unpriced: 0, unknown: 0, requests: 0, input: 0, output: 0 };
-
-/** Adds up sums. */
-const added = (sums) => sums.reduce((all, one) => Object.fromEntries(Object.keys(NOTHING).map((name) => [name, all[name] + one[name]])), NOTHING);
-
-const ofCosts = (one) => ({
-  ...NOTHING, charge: nusd(one.amount.value), unpriced: one.unpriced_requests,
-  ...(one.provider_amount ? { cost: nusd(one.provider_amount.value), unknown: one.unknown_cost_requests, unknownCharge: nusd(one.unknown_cost_amount.value) } : {}),
-});
-const ofUsage = (one) => ({ ...NOTHING, requests: one.num_model_requests, input: one.input_tokens, output: one.output_tokens });
-
-/** The value of a group in a line of a report: its id, or null. */
-function groupOf(by, one) {
-  if (by === "model") return one.line_item ?? one.model;
-  if (by === "key") return one.api_key_id;
-  if (by === "project") return one.project_id;
-  const found = Object.values(one.dimensions ?? {})[0];
-  return found ? found.value ?? `erased ${found.value_id}` : null;
+/** The parameters of the reports for the filters of the URL and of the page. */
+export function reportQuery(filters, { first, end }) {
+  return { ...Object.fromEntries(FILTERS.map((name) => [name, filters[name]])), from: first, to: end, time_zone: zone(), basis: filters.basis };
 }
 
-const between = ({ first, last }) => `${shortDay(Date.parse(first), "UTC")} – ${shortDay(Date.parse(last), "UTC")}`;
-
-const API_GROUP = { key: "api_key_id", project: "project_id" };
-
-/** Both reports of a time: [{start, groups: id → sum}]. */
-async function read({ start, end }, by, filters, signal) {
-  const wanted = Object.fromEntries(Object.entries(FILTERS).filter(([name]) => filters[name]).map(([name, parameter]) => [parameter, filters[name]]));
-  const query = { ...wanted, start_time: start, end_time: end, time_zone: zone() === "UTC" ? undefined : zone() };
-  const [costs, usage] = await Promise.all([
-    buckets("v1/organization/costs", { ...query, limit: 180, group_by: by === "model" ? "line_item" : API_GROUP[by] ?? by }, signal),
-    buckets("v1/organization/usage/completions", { ...query, limit: 31, group_by: API_GROUP[by] ?? by }, signal),
+/** The report of the period; with `compare`, of the one before, too. */
+async function load(chosen, by, compare, filters, signal) {
+  const bucket = chosen.days <= 2 ? "hour" : "day";
+  const query = reportQuery(filters, chosen);
+  const [report, before] = await Promise.all([
+    ask("v1/usage", { query: { ...query, bucket, group_by: by, limit: GROUPS_MAX, compare: compare ? "previous" : undefined }, signal }),
+    compare ? ask("v1/usage", { query: { ...reportQuery(filters, chosen.before), bucket }, signal }) : null,
   ]);
-  const found = new Map(costs.map((bucket) => [bucket.start_time, new Map()]));
-  const add = (/** @type {any[]} */ list, sumOf) => list.forEach((bucket) => bucket.results.forEach((one) => {
-    const [groups, id] = [found.get(bucket.start_time), groupOf(by, one)];
-    groups?.set(id, added([groups.get(id) ?? NOTHING, sumOf(one)]));
-  }));
-  add(costs, ofCosts);
-  add(usage, ofUsage);
-  return [...found].map(([at, groups]) => ({ start: at, groups }));
-}
-
-async function names(by, ids, me, signal) {
-  if (me.role === "key") return new Map([[me.key_id, me.key_alias]]);
-  if (by === "key") return keyNames(ids, signal);
-  if (by !== "project") return new Map();
-  const accounts = await everyAccount();
-  return new Map(accounts.map((one) => [one.id, projectName(one, accounts)]));
-}
-
-/** The report of the period, and of the one before if it is compared. */
-async function load(chosen, by, compare, filters, me, signal) {
-  const [days, before] = await Promise.all([read(chosen, by, filters, signal), compare ? read(chosen.previous, by, filters, signal) : null]);
-  const grouped = (list) => {
-    const found = new Map();
-    for (const { groups } of list) for (const [id, sum] of groups) found.set(id, added([found.get(id) ?? NOTHING, sum]));
-    return found;
-  };
-  const [all, allBefore] = [grouped(days), before && grouped(before)];
-  const known = await names(by, [...all.keys()], me, signal);
-  const without = { user_id: "No end user", session: "No session", run: "No run" }[by] ?? (by.startsWith("tag:") ? "No tag" : "Unnamed");
-  const rows = [...all].map(([id, sum]) => ({ id, name: id === null ? without : known.get(id) ?? id, sum, before: allBefore?.get(id) ?? (allBefore && NOTHING) }));
-  return { by, days, before, rows, total: added([...all.values()]), totalBefore: allBefore && added([...allBefore.values()]) };
+  const without = by.startsWith("tag:") ? "No tag" : `No ${wordsOf(by).toLowerCase()}`;
+  const named = report.groups.map((one) => ({ ...one, name: one.name ?? (one.id === null ? without : one.id) }));
+  return { ...report, by, rows: report.other ? [...named, { ...report.other, id: "", name: REST, isRest: true }] : named, earlier: before?.buckets };
 }
 
 // -- figures
 
-const change = (now, before) => (Number(before) === 0 ? "new" : `${now >= before ? "+" : "−"}${percent(Math.abs(Number(now) - Number(before)) / Math.abs(Number(before)))}`);
-const Delta = ({ of, before, metric }) => before && html`<span class="delta" title=${`${METRICS[metric][2](METRICS[metric][1](before))} in the period before`}>${change(METRICS[metric][1](of), METRICS[metric][1](before))}</span>`;
+function deltaOf(metric, now, before) {
+  const [, valueOf] = METRICS[metric];
+  const [value, earlier] = [valueOf(now), before && valueOf(before)];
+  if (!before || !Number(earlier)) return before && Number(value) ? "new" : "";
+  return `${value >= earlier ? "+" : "−"}${percent(Math.abs(Number(value) - Number(earlier)) / Math.abs(Number(earlier)))}`;
+}
+export const Delta = ({ of, before, metric }) => (before && deltaOf(metric, of, before) ? html` <span class="delta" title=${`${METRICS[metric][2](METRICS[metric][1](before))} in the period before`}>${deltaOf(metric, of, before)}</span>` : null);
 
-function Head({ total, totalBefore, operator }) {
-  const known = total.charge - total.unknownCharge;
-  const margin = known - total.cost;
-  const lacking = total.unknown > 0 && `unknown for ${many(total.unknown, "request")} (${brief(total.unknownCharge)} charged)`;
-  const delta = (metric) => html` <${Delta} of=${total} before=${totalBefore} metric=${metric} />`;
-  return html`<div class="tiles"><${Tile} label=${operator ? "Revenue" : "Charged"} more="incl. adjustments"><${Money} usd=${total.charge} />${delta("revenue")}<//>
-    ${operator && html`<${Tile} label="Provider cost" more=${lacking}><${Money} usd=${lacking && total.cost === 0n ? null : total.cost} least=${Boolean(lacking)} why=${lacking} />${delta("cost")}<//>
-    <${Tile} label="Margin" more=${`${known > 0n ? percent(Number(margin) / Number(known)) : "–"} of the charge${lacking ? " with a known cost" : ""}`}><${Money} usd=${lacking && !known && !total.cost ? null : margin} />${delta("margin")}<//>`}
-    ${total.unpriced > 0 && html`<${Tile} label="Unpriced" more="requests without a price, not charged">${count(total.unpriced)}<//>`}
-    <${Tile} label="Requests">${count(total.requests)}${delta("requests")}<//><${Tile} label="Tokens" more="input and output">${count(total.input + total.output)}<//></div>`;
+const lackingOf = (sum) => sum.unknown_cost_requests > 0 && `unknown for ${many(sum.unknown_cost_requests, "request")} (${brief(nusd(sum.unknown_cost_charge_usd))} charged)`;
+const noCost = (sum) => lackingOf(sum) && !nusd(sum.cost_usd);
+
+/** The figures of a sum as tiles. `before`: the sum of the period before. */
+export function Figures({ of, before, operator, children }) {
+  const known = nusd(of.charge_usd) - nusd(of.unknown_cost_charge_usd ?? 0);
+  const lacking = lackingOf(of);
+  const delta = (metric) => html`<${Delta} of=${of} before=${before} metric=${metric} />`;
+  return html`<div class="tiles"><${Tile} label=${operator ? "Revenue" : "Charged"} more="incl. adjustments"><${Money} usd=${of.charge_usd} />${delta("revenue")}<//>
+    ${operator && html`<${Tile} label="Provider cost" more=${lacking}><${Money} usd=${noCost(of) ? null : of.cost_usd} least=${Boolean(lacking)} why=${lacking} />${delta("cost")}<//>
+    <${Tile} label="Margin" more=${`${known > 0n ? percent(Number(nusd(of.margin_usd)) / Number(known)) : "–"} of the charge${lacking ? " with a known cost" : ""}`}><${Money} usd=${lacking && !known ? null : of.margin_usd} />${delta("margin")}<//>`}
+    ${of.unpriced_requests > 0 && html`<${Tile} label="Unpriced" more="requests without a price, not charged">${count(of.unpriced_requests)}<//>`}
+    <${Tile} label="Requests">${count(of.requests)}${delta("requests")}<//><${Tile} label="Tokens" more="input and output">${count(of.input_tokens + of.output_tokens)}<//>${children}</div>`;
 }
 
 function Tabs({ metric, operator }) {
@@ -115,100 +87,95 @@ function Tabs({ metric, operator }) {
   return html`<div class="tabs" role="group" aria-label="Metric">${shown.map(([name, [words]]) => html`<button type="button" key=${name} aria-pressed=${String(name === metric)} onClick=${() => go(withQuery({ metric: name === "revenue" ? null : name }))}>${words}</button>`)}</div>`;
 }
 
+const labelOf = (bucket, at) => (bucket === "hour" ? moment(at, zone()).slice(0, -3) : day(at, zone()));
+
 function Chart({ report, rows, metric }) {
-  const [title, valueOf, words] = METRICS[metric];
+  const [name, valueOf, words] = METRICS[metric];
   const value = (sum) => Math.max(0, Number(valueOf(sum)));
-  const shown = rows.slice(0, rows.length > SERIES_MAX ? SERIES_MAX - 1 : SERIES_MAX);
+  const shown = rows.filter((one) => !one.isRest).slice(0, rows.length > SERIES_MAX ? SERIES_MAX - 1 : SERIES_MAX);
   const series = [...shown.map((one) => one.name), ...(rows.length > shown.length ? [REST] : [])];
-  const place = new Map(shown.map((one) => [one.id, one.name]));
-  const bars = report.days.map(({ start, groups }, number) => {
-    const values = new Map(series.map((name) => [name, 0]));
-    for (const [id, sum] of groups) values.set(place.get(id) ?? REST, (values.get(place.get(id) ?? REST) ?? 0) + value(sum));
-    const before = report.before && { before: value(added([...(report.before[number]?.groups.values() ?? [])])) };
-    return { label: day(start * 1000, zone()), brief: shortDay(start * 1000, zone()), parts: series.map((name) => ({ series: name, value: values.get(name) })), ...before };
+  const bars = report.buckets.map((bucket, number) => {
+    const parts = shown.map((one) => ({ series: one.name, value: value(bucket.groups.find((group) => group.id === one.id) ?? { charge_usd: 0, cost_usd: 0, margin_usd: 0, requests: 0, input_tokens: 0, output_tokens: 0 }) }));
+    const rest = Math.max(0, value(bucket) - parts.reduce((sum, part) => sum + part.value, 0));
+    const at = new Date(bucket.from);
+    return {
+      label: labelOf(report.bucket, at), brief: report.bucket === "hour" ? moment(at, zone()).slice(-8, -3) : shortDay(at, zone()),
+      parts: series.includes(REST) ? [...parts, { series: REST, value: rest }] : parts, ...(report.earlier ? { before: value(report.earlier[number] ?? { ...bucket, charge_usd: 0, cost_usd: 0, margin_usd: 0, requests: 0, input_tokens: 0, output_tokens: 0 }) } : {}),
+    };
   });
-  const text = (amount) => (words === brief ? brief(BigInt(Math.round(amount))) : words(Math.round(amount)));
-  return html`<figure><figcaption>${title} by usage date (${zone()})</figcaption><${Bars} name=${title} bars=${bars} series=${series} words=${text} />
-    <ul class="legend">${series.map((name, number) => html`<li key=${name}><span class=${`swatch s${number}`} />${name}</li>`)}${report.before && html`<li><span class="swatch line" />Period before</li>`}</ul></figure>`;
+  const text = (sum) => (words === brief ? brief(BigInt(Math.round(sum))) : words(Math.round(sum)));
+  return html`<figure><figcaption>${name} by ${report.basis === "booking" ? "booking" : "usage"} date (${zone()})</figcaption><${Bars} name=${name} bars=${bars} series=${series} words=${text} />
+    <ul class="legend">${series.map((one, number) => html`<li key=${one}><span class=${`swatch s${number}`} />${one}</li>`)}${report.earlier && html`<li><span class="swatch line" />Period before</li>`}</ul></figure>`;
 }
 
-// -- tables and files
-
-const LINK = { key: ["requests", "key_id"], model: ["requests", "model"], project: ["usage", "project"], user_id: ["requests", "end_user"], session: ["requests", "session"], run: ["requests", "run"] };
+// -- tables
 
 function linkOf(by, one) {
-  if (one.id === null || String(one.id).startsWith("erased ")) return one.name;
-  const [page, field] = LINK[by] ?? ["requests", "tag"];
-  return html`<a href=${to(page, { [field]: by.startsWith("tag:") ? `${by.slice(4)}=${one.id}` : one.id })}>${one.name}</a>`;
+  if (one.id === null || one.isRest) return one.name;
+  const [, page, field] = GROUPS[by] ?? ["", "requests", "tag"];
+  if (page !== "requests") return html`<a href=${to([page, one.id])}>${one.name}</a>`;
+  return html`<a href=${to(page, { [field]: by.startsWith("tag:") ? `${by.slice(4)}=${one.name}` : one.name })}>${one.name}</a>`;
 }
 
-const perMillion = ({ charge, unpriced, input, output }) => (input + output && !unpriced ? (charge * 1_000_000n) / BigInt(input + output) : null);
-const lackingOf = ({ unknown, unknownCharge }) => `Unknown for ${many(unknown, "request")} (${brief(unknownCharge)} charged)`;
+const perMillion = (sum) => (sum.input_tokens + sum.output_tokens && !sum.unpriced_requests ? (nusd(sum.charge_usd) * 1_000_000n) / BigInt(sum.input_tokens + sum.output_tokens) : null);
+const shareOf = (metric, total, one) => (Number(METRICS[metric][1](total)) ? Number(METRICS[metric][1](one)) / Number(METRICS[metric][1](total)) : 0);
 
-const columns = (by, total, metric, operator, compare) => [
-  { label: GROUPS[by] ?? `Tag ${by.slice(4)}`, lead: true, cell: (one) => linkOf(by, one), text: (one) => one.name },
-  { label: operator ? "Revenue" : "Charge", usd: (one) => (one.sum.charge === 0n && one.sum.unpriced > 0 && one.sum.unpriced === one.sum.requests ? null : one.sum.charge), none: () => "no price" },
-  { label: "Unpriced", number: true, cell: (one) => (one.sum.unpriced ? count(one.sum.unpriced) : ""), text: (one) => one.sum.unpriced, hidden: total.unpriced === 0 },
-  { label: "Change", number: true, fact: true, cell: (one) => html`<${Delta} of=${one.sum} before=${one.before} metric=${metric} />`, text: (one) => change(METRICS[metric][1](one.sum), METRICS[metric][1](one.before)), hidden: !compare },
-  { label: "Share", number: true, cell: (one) => { const part = Number(METRICS[metric][1](total)) ? Number(METRICS[metric][1](one.sum)) / Number(METRICS[metric][1](total)) : 0; return html`<span class="share"><${Bar} part=${part} />${percent(part)}</span>`; }, text: (one) => (Number(METRICS[metric][1](total)) ? Number(METRICS[metric][1](one.sum)) / Number(METRICS[metric][1](total)) : 0).toFixed(4) },
-  { label: "Cost", usd: (one) => (one.sum.unknown && one.sum.cost === 0n ? null : one.sum.cost), why: (one) => lackingOf(one.sum), least: (one) => one.sum.unknown > 0, hidden: !operator },
-  { label: "Cost unknown", number: true, cell: (one) => (one.sum.unknown ? html`<span title=${lackingOf(one.sum)}>${count(one.sum.unknown)}</span>` : ""), text: (one) => one.sum.unknown, hidden: !operator || total.unknown === 0 },
-  { label: "Requests", number: true, fact: true, cell: (one) => count(one.sum.requests), text: (one) => one.sum.requests },
-  { label: "Input", number: true, fact: true, cell: (one) => count(one.sum.input), text: (one) => one.sum.input },
-  { label: "Output", number: true, fact: true, cell: (one) => count(one.sum.output), text: (one) => one.sum.output },
-  { label: "Per M tokens", usd: (one) => perMillion(one.sum), places: 2 },
+const columns = ({ by, total }, metric, operator, compare) => [
+  { label: wordsOf(by), lead: true, cell: (one) => linkOf(by, one), text: (one) => one.name },
+  { label: operator ? "Revenue" : "Charge", usd: (one) => one.charge_usd },
+  { label: "Unpriced", number: true, cell: (one) => (one.unpriced_requests ? count(one.unpriced_requests) : ""), text: (one) => one.unpriced_requests, hidden: !total.unpriced_requests },
+  { label: "Change", number: true, fact: true, cell: (one) => deltaOf(metric, one, one.previous), text: (one) => deltaOf(metric, one, one.previous), hidden: !compare },
+  { label: "Share", number: true, cell: (one) => html`<${Share} part=${shareOf(metric, total, one)} />`, text: (one) => shareOf(metric, total, one).toFixed(4) },
+  { label: "Cost", usd: (one) => (noCost(one) ? null : one.cost_usd), why: lackingOf, least: (one) => one.unknown_cost_requests > 0, hidden: !operator },
+  { label: "Cost unknown", number: true, cell: (one) => (one.unknown_cost_requests ? html`<span title=${lackingOf(one)}>${count(one.unknown_cost_requests)}</span>` : ""), text: (one) => one.unknown_cost_requests, hidden: !total.unknown_cost_requests },
+  { label: "Requests", number: true, fact: true, cell: (one) => count(one.requests), text: (one) => one.requests },
+  { label: "Input", number: true, fact: true, cell: (one) => count(one.input_tokens), text: (one) => one.input_tokens },
+  { label: "Output", number: true, fact: true, cell: (one) => count(one.output_tokens), text: (one) => one.output_tokens },
+  { label: "Per M tokens", usd: perMillion, places: 2 },
 ];
-
-/** A cell of a CSV file. A text that a spreadsheet would calculate is prefixed. */
-function cell(value) {
-  const text = String(value ?? "");
-  const safe = /^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
-  return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-}
-
-function download(shown, rows, name) {
-  const plainUsd = (amount) => (amount === null ? "" : exact(amount).replace(/[$,]/g, "").replace("−", "-"));
-  const heads = shown.map((one) => (one.usd ? `${one.label} (USD)` : one.label));
-  const lines = [heads, ...rows.map((row) => shown.map((one) => (one.usd ? plainUsd(one.usd(row)) : one.text(row))))];
-  const url = URL.createObjectURL(new Blob([lines.map((line) => line.map(cell).join(",")).join("\r\n")], { type: "text/csv" }));
-  const link = Object.assign(document.createElement("a"), { href: url, download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
-}
 
 /** The chart as a table, with its series. */
 function Days({ report, rows, metric }) {
   const [, valueOf, words] = METRICS[metric];
-  const shown = rows.slice(0, SERIES_MAX);
-  const value = (sum) => (words === brief ? { usd: valueOf(sum) } : { number: valueOf(sum) });
-  const column = (label, sumOf) => ({ label, ...(words === brief ? { usd: (one) => value(sumOf(one)).usd } : { number: true, cell: (one) => count(value(sumOf(one)).number) }) });
-  return html`<details><summary>Show as table</summary><div class="scroll" tabindex="0" role="region" aria-label="By day"><${Table} keyOf=${(one) => one.start} rows=${[...report.days].reverse()} columns=${[
-    { label: `Usage date (${zone()})`, lead: true, cell: (one) => day(one.start * 1000, zone()) }, column("Total", (one) => added([...one.groups.values()])),
-    ...shown.map((row) => ({ ...column(row.name, (one) => one.groups.get(row.id) ?? NOTHING), fact: true })),
+  const column = (label, sumOf) => ({ label, ...(words === brief ? { usd: (one) => { const sum = sumOf(one); return sum ? valueOf(sum) : 0n; } } : { number: true, cell: (one) => { const sum = sumOf(one); return count(sum ? valueOf(sum) : 0); } }) });
+  return html`<details><summary>Show as table</summary><div class="scroll" tabindex="0" role="region" aria-label="By day"><${Table} keyOf=${(one) => one.from} rows=${[...report.buckets].reverse()} columns=${[
+    { label: `Date (${zone()})`, lead: true, cell: (one) => labelOf(report.bucket, new Date(one.from)) }, column("Total", (one) => one),
+    ...rows.filter((one) => !one.isRest).slice(0, SERIES_MAX).map((row) => ({ ...column(row.name, (one) => one.groups.find((group) => group.id === row.id)), fact: true })),
   ]} /></div></details>`;
 }
 
-function Report({ report, metric, operator, chosen }) {
+function Report({ report, metric, operator, chosen, filters }) {
   const { by } = report;
+  const [explained, explain] = useState(false);
   const valueOf = METRICS[metric][1];
-  const rows = [...report.rows].sort((one, other) => Number(valueOf(other.sum)) - Number(valueOf(one.sum)));
-  const shown = columns(by, report.total, metric, operator, Boolean(report.before)).filter((one) => !one.hidden);
-  const file = `tokenweir-usage-${by.replace(":", "-")}-${chosen.first}-${chosen.last}.csv`;
-  return html`<${Head} ...${report} operator=${operator} /><${Tabs} metric=${metric} operator=${operator} /><${Chart} report=${report} rows=${rows} metric=${metric} /><${Days} report=${report} rows=${rows} metric=${metric} />
-    <div class="row spread"><h2>By ${(GROUPS[by] ?? `tag ${by.slice(4)}`).toLowerCase()}</h2><button type="button" onClick=${() => download(shown, rows, file)}>Download CSV</button></div>
+  const rows = [...report.rows].sort((one, other) => Number(Boolean(one.isRest)) - Number(Boolean(other.isRest)) || Number(valueOf(other)) - Number(valueOf(one)));
+  const shown = columns(report, metric, operator, Boolean(report.earlier)).filter((one) => !one.hidden);
+  return html`<${Figures} of=${report.total} before=${report.previous.total} operator=${operator} />
+    <div class="row"><${Tabs} metric=${metric} operator=${operator} /><button type="button" class="push" aria-expanded=${String(explained)} onClick=${() => explain(!explained)}>Explain change</button></div>
+    ${explained && html`<${Change} query=${reportQuery(filters, chosen)} chosen=${chosen} />`}
+    <${Chart} report=${report} rows=${rows} metric=${metric} /><${Days} report=${report} rows=${rows} metric=${metric} />
+    <div class="row spread"><h2>By ${wordsOf(by).toLowerCase()}</h2><button type="button" onClick=${() => download(shown, rows, `tokenweir-usage-${by.replace(":", "-")}-${chosen.first}-${chosen.last}.csv`)}>Download CSV</button></div>
     <${Table} columns=${shown} rows=${rows} keyOf=${(one) => String(one.id)} />
-    <p class="quiet small">By usage date: a correction counts on the day of its request. Statements are as billed: they list it in the month of its booking.</p>`;
+    <p class="quiet small">${report.basis === "booking" ? "As billed: a correction counts when it was booked, as on statements." : "By usage date: a correction counts on the day of its request. Statements are as billed: they list it in the month of its booking."}</p>`;
 }
 
-/** The filters that the URL has, as chips with names. */
+// -- the page
+
+/** The fields of the filters, with names for the chips. */
 function useFilterFields(query, me) {
-  const found = useData(async (signal) => (me.role === "key" ? {} : {
-    project: Object.fromEntries((await everyAccount()).filter((one) => one.kind === "project").map((one, _, all) => [one.id, projectName(one, all)])),
-    key: query.key_id && (await keyNames([query.key_id], signal)).get(query.key_id),
-  }), [query.key_id]);
-  const { project = {}, key } = found.data ?? {};
+  const found = useData(async (signal) => (me.role === "key" ? { accounts: [] } : { accounts: await everyAccount(), key: query.key_id && (await keyNames([query.key_id], signal)).get(query.key_id) }), [query.key_id]);
+  const { accounts = [], key } = found.data ?? {};
+  const options = (kind) => Object.fromEntries(accounts.filter((one) => one.kind === kind).map((one) => [one.id, kind === "project" ? projectName(one, accounts) : one.name]));
   const chip = (label, shown) => ({ label, chip: true, shown });
-  return { ...(me.role === "operator" ? { project: { label: "Project", options: project } } : {}), key_id: chip("Key", key), end_user: chip("End user"), session: chip("Session"), run: chip("Run"), tag: chip("Tag") };
+  const ofAccounts = me.role === "operator" ? { organization_id: { label: "Customer", options: options("organization") }, project_id: { label: "Project", options: options("project") } } : {};
+  return { ...ofAccounts, key_id: chip("Key", key), model: chip("Model"), provider: chip("Provider"), end_user: chip("End user"), session: chip("Session"), run: chip("Run"), tag: chip("Tag") };
+}
+
+/** What a report can be grouped by: not by what its page fixes. */
+function groupsOf(me, fixed, by) {
+  const hidden = fixed.key_id ? ["organization", "project", "key"] : fixed.project_id ? ["organization", "project"] : fixed.organization_id ? ["organization"] : [];
+  const shown = Object.entries(GROUPS).filter(([name]) => !hidden.includes(name) && (me.role === "operator" || !OF_OPERATOR.includes(name))).map(([name, [words]]) => [name, words]);
+  return { ...Object.fromEntries(shown), [by]: wordsOf(by) };
 }
 
 /**
@@ -217,18 +184,16 @@ function useFilterFields(query, me) {
  */
 export function Usage({ me, fixed = {} }) {
   const { query } = here();
-  const operator = me.role === "operator";
-  const all = operator ? GROUPS : Object.fromEntries(Object.entries(GROUPS).filter(([name]) => name !== "key" && name !== "project"));
-  const groups = Object.fromEntries(Object.entries(all).filter(([name]) => !((name === "key" || name === "project") && fixed.key_id)));
-  const [by, metric, compare] = [query.by ?? "model", query.metric ?? "revenue", query.compare === "1"];
-  const chosen = period();
+  const [by, metric, compare, chosen] = [query.by ?? "model", query.metric ?? "revenue", query.compare === "1", period()];
+  /** @type {Record<string, any>} */
   const filters = { ...query, ...fixed };
-  const data = useData((signal) => load(chosen, by, compare, filters, me, signal), [JSON.stringify(filters), chosen.start, chosen.end], { keep: `usage ${JSON.stringify(filters)}` });
-  const fields = Object.entries(useFilterFields(query, me)).filter(([name]) => !(name in fixed) && !(name === "project" && (fixed.key_id || fixed.projects)));
-  return html`<${Filters} fields=${{ by: { label: "Group by", options: by in groups ? groups : { ...groups, [by]: GROUPS[by] ?? `Tag ${by.slice(4)}` }, required: true }, ...Object.fromEntries(fields) }} values=${{ ...query, by }}
-      set=${(changes) => go(withQuery("by" in changes ? { by: changes.by === "model" ? null : changes.by } : changes))}>
-      <label class="check"><input type="checkbox" name="compare" checked=${compare} onChange=${(event) => go(withQuery({ compare: event.currentTarget.checked ? "1" : null }))} />Compare with ${between(chosen.previous)}</label><//>
-    <${Loaded} of=${data}>${(report) => (report.rows.length ? html`<${Report} report=${report} metric=${metric} operator=${operator} chosen=${chosen} />`
+  const data = useData((signal) => load(chosen, by, compare, filters, signal), [JSON.stringify(filters), chosen.first, chosen.end], { keep: `usage ${JSON.stringify(filters)}` });
+  const fields = Object.entries(useFilterFields(query, me)).filter(([name]) => !Object.keys(fixed).length || !["organization_id", "project_id", "key_id"].includes(name));
+  const choice = (label, options) => ({ label, options, required: true });
+  return html`<${Filters} fields=${{ by: choice("Group by", groupsOf(me, fixed, by)), ...Object.fromEntries(fields), basis: choice("Corrections", BASES) }} values=${{ ...query, by, basis: query.basis ?? "usage" }}
+      set=${(changes) => go(withQuery({ ...changes, ...(changes.by === "model" ? { by: null } : {}), ...(changes.basis === "usage" ? { basis: null } : {}) }))}>
+      <label class="check"><input type="checkbox" name="compare" checked=${compare} onChange=${(event) => go(withQuery({ compare: event.currentTarget.checked ? "1" : null }))} />Compare with ${shortDay(Date.parse(chosen.before.first), "UTC")} – ${shortDay(Date.parse(chosen.before.last), "UTC")}</label><//>
+    <${Loaded} of=${data}>${(report) => (report.rows.length ? html`<${Report} report=${report} metric=${metric} operator=${me.role === "operator"} chosen=${chosen} filters=${filters} />`
     : html`<${Empty} title=${`No usage in ${many(chosen.days, "day")}.`}>Choose a longer period. A request appears here when it is settled, about a second after its end.<//>`)}<//>`;
 }
 
