@@ -11,9 +11,10 @@ from aiohttp import web
 from proxy.billing.keys import ApiKey
 from proxy.http import errors
 from proxy.http.credentials import ProviderCredential, is_signature, presented, provider_credential
+from proxy.http.errors import AboutRequest
 from proxy.http.headers import PROVIDER_KEY_HEADER
 from proxy.identity.tokens import JWT_START
-from proxy.keys.keyring import Keyring
+from proxy.keys.keyring import NOT_USABLE, Keyring
 from proxy.keys.secrets import PREFIX, is_ours
 
 
@@ -62,5 +63,13 @@ async def accepted(keys: Keyring, secret: str | None, address: str | None) -> Ap
     else:
         key = await keys.key(secret, address)
     if isinstance(key, str):
-        raise errors.key_refused("signed" if secret is not None and is_signature(secret) else key)
+        refusal = errors.key_refused("signed" if secret is not None and is_signature(secret) else key)
+        refusal.about = about_key(keys.refused_key(secret) if key in NOT_USABLE else None)
+        raise refusal
     return key
+
+
+def about_key(key: ApiKey | None, endpoint: str | None = None, model: str | None = None) -> AboutRequest:
+    """What is known of a request with this key; None: the key is unknown."""
+    key_id, alias = (None, None) if key is None else (key.key_id, key.alias)
+    return AboutRequest(key_id, alias, endpoint, model)

@@ -14,6 +14,7 @@ from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.outbox import Outbox
 from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
+from proxy.http.refused_requests import RefusalLog
 from proxy.keys.idempotency import Claims
 from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.estimator.estimate import Estimator
@@ -75,3 +76,5 @@ class Ports:
     """None: streams cannot be resumed"""
     budget_headers: BudgetHeaders | None = None
     """None: answers have no headers of budgets"""
+    refusals: RefusalLog | None = None
+    """None: refused messages of WebSockets are not kept"""

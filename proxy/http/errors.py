@@ -6,6 +6,8 @@ prompt, an upstream address or an exception's text.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
@@ -18,6 +20,17 @@ GUESS_AGAIN_S = 60
 
 # SDKs retry a 409 and a 429 unless this header forbids it.
 NO_RETRY = ("x-should-retry", "false")
+
+
+@dataclass(slots=True)
+class AboutRequest:
+    """What is known of a refused request to a model."""
+
+    key_id: str | None = None
+    """None: the key is unknown"""
+    key_alias: str | None = None
+    endpoint: str | None = None
+    model: str | None = None
 
 
 class ApiError(Exception):
@@ -45,6 +58,10 @@ class ApiError(Exception):
         self.headers = headers
         self.shape: ErrorShape | None = None
         """the format of this client; None: that of the path"""
+        self.about: AboutRequest | None = None
+        """set if the proxy refuses a request to a model, which then leaves no entry; None: any other error"""
+        self.limit: str | None = None
+        """the level whose limit is reached, as in the message; None: another reason"""
 
     def body(self, shape: ErrorShape = OPENAI_ERRORS) -> bytes:
         """The JSON body, in the format of the client's dialect."""

@@ -33,6 +33,7 @@ from proxy.http.connection import (
 from proxy.http.cors import Cors
 from proxy.http.errors import ApiError
 from proxy.http.headers import SERVER, validate_head
+from proxy.http.refused_requests import REQUEST_ID, RefusalLog
 from proxy.http.websocket_head import asks_for_websocket
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
@@ -245,14 +246,17 @@ class Server:
         refused: Callable[[int, str | None], None],
         headers: Mapping[str, str] | None = None,
         cors: Cors | None = None,
+        refusals: RefusalLog | None = None,
     ) -> None:
         """`headers`: defaults for every response, unless the route has set or sent its own. `cors`: the rules for
-        pages of other origins; None: browsers refuse these."""
+        pages of other origins; None: browsers refuse these. `refusals`: keeps the refused requests to models; None:
+        they are not kept."""
         self.routes = routes
         self._cors = cors
         # aiohttp adds its name and version, and Python's, to each of its responses that has no such header.
         self._headers = {**dict((SERVER,)), **(headers or {})}
         self._refused = refused
+        self._refusals = refusals
         self._server = ClientServer(
             self._serve,
             request_factory=ClientRequest,
@@ -393,6 +397,8 @@ class Server:
         response = refused_response(refusal, refusal.shape or self.routes.shape(path), made)
         response.headers.update(self._headers)
         response.headers.update(connection.headers)
+        if self._refusals is not None and refusal.about is not None:
+            response.headers[REQUEST_ID] = self._refusals.note(refusal)
         if must_close:
             response.force_close()
         return response

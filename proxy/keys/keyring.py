@@ -79,6 +79,10 @@ class Refused(StrEnum):
     """the issuer's keys could not be fetched: the token may be valid"""
 
 
+NOT_USABLE = frozenset((Refused.EXPIRED, Refused.REVOKED, Refused.BLOCKED, Refused.REPLACED))
+"""the reasons for which a known key is refused"""
+
+
 class KeyAccess(NamedTuple):
     """The rights and limits of a key: its own, and those of its accounts."""
 
@@ -176,6 +180,16 @@ class Keyring:
             if key.old_until is None or now >= key.old_until:
                 return Refused.REPLACED if key.live(now) else Refused.EXPIRED
         return self._usable(key, now)
+
+    def refused_key(self, presented: str | None) -> ApiKey | None:
+        """The key that `key` or `narrowed_key` has just refused with a reason of NOT_USABLE; None: it is not in memory
+        any more, or is the key of an identity."""
+        if presented is None or not presented.isascii():
+            return None
+        found = self._by_digest.get(digest(presented, self._pepper))
+        if found is None and (parts := narrowing.parse(presented)) is not None:
+            found = self._by_id.get(parts.key_id)
+        return found
 
     def _usable(self, key: ApiKey, now: float) -> ApiKey | Refused:
         if not key.live(now):

@@ -24,6 +24,7 @@ from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.gateway.key_info.handler import KeyInfoHandler
 from proxy.gateway.key_info.reading import THREADS, WAITING_MAX, KeyReads
+from proxy.http.refused_requests import RefusedRequest
 from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
@@ -66,10 +67,14 @@ class Inside:
     streams: list[ExchangeSnapshot] = field(default_factory=list)
     unsettled: dict[str, str] = field(default_factory=dict)
     remote_coverage: RemoteCoverage = "none"
+    refusals: list[RefusedRequest] = field(default_factory=list)
 
     async def running(self) -> RunningSnapshot:
         others = {one.node for one in self.streams} - {None}
         return RunningSnapshot(self.streams, 1, len(others), self.remote_coverage)
+
+    async def latest(self) -> list[RefusedRequest]:
+        return self.refusals
 
     async def key_of(self, exchange_id: str) -> str | None:
         return self.unsettled.get(exchange_id)
@@ -109,7 +114,10 @@ class Stand:
             self.keys, pepper=bytes.fromhex(PEPPER), unix_time=time.time, observer=OutageLog("keys")
         )
         await self._keyring.refresh()
-        made = Console(settings, LedgerStores(settings, self.engine), self._keyring, self.budgets, self.inside)  # type: ignore[arg-type]
+        made = Console(
+            settings, LedgerStores(settings, self.engine), self._keyring, self.budgets,  # type: ignore[arg-type]
+            self.inside, self.inside.latest,  # type: ignore[arg-type]
+        )  # fmt: skip
         await made.start(lambda status, code: self.refused.append((status, code)))
         return made
 

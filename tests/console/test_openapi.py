@@ -49,6 +49,7 @@ ROUTES = {
     "/v1/me": ["get"],
     "/v1/organization/costs": ["get"],
     "/v1/organization/usage/completions": ["get"],
+    "/v1/refusals": ["get"],
     "/v1/usage": ["get"],
     "/v1/usage/change": ["get"],
 }

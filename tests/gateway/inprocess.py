@@ -66,6 +66,9 @@ class Everybody(Keyring):
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | Refused:
         return KEY
 
+    def refused_key(self, presented: str | None) -> ApiKey | None:
+        return None
+
     def access(self, key: ApiKey) -> KeyAccess:
         return KeyAccess(blocked=False, scopes=(), payer=NOBODY, cost_in_answers=False)
 

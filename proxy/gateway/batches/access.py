@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.billing.batch import StoredBatch, StoredFile
 from proxy.billing.keys import ApiKey
-from proxy.gateway.authentication import Accepting, authenticated, refuse_byok
+from proxy.gateway.authentication import Accepting, about_key, authenticated, refuse_byok
 from proxy.gateway.batches.asking import after_of, is_id, request_to
 from proxy.gateway.batches.asking import asked as answered
 from proxy.gateway.batches.ports import BatchPorts
@@ -92,6 +92,22 @@ class Access:
             raise errors.method_not_allowed("HEAD", (operation.method,))
         self._accepting.check()
         key = await authenticated(self._keys, request)
+        try:
+            return await self._served(api, operation, object_id, handle, request, connection, key)
+        except ApiError as refusal:
+            refusal.about = about_key(key, request.path)
+            raise
+
+    async def _served(
+        self,
+        api: ObjectApi,
+        operation: Operation,
+        object_id: str | None,
+        handle: Handle,
+        request: web.BaseRequest,
+        connection: ClientConnection,
+        key: ApiKey,
+    ) -> web.StreamResponse:
         refuse_byok(key, "A file or a batch")
         if not key.uses_stored:
             raise errors.stored_not_allowed()

@@ -23,7 +23,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.record import Outcome
 from proxy.foundation.ids import exchange_id
 from proxy.foundation.slices import AT_ONCE_BYTES, in_slices
-from proxy.gateway.authentication import Accepting, authenticated, own_credential
+from proxy.gateway.authentication import Accepting, about_key, authenticated, own_credential
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.fallback import admit_or_fall_back
@@ -36,7 +36,7 @@ from proxy.gateway.exchange.uploads import Upload, Uploads
 from proxy.gateway.ports import Ports, RequestLimits
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
-from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.errors import JSON_TYPE, AboutRequest, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, TRACEPARENT
 from proxy.http.request_body import CODECS, BodyCodec, is_compressed, read_body
 from proxy.keys.idempotency import Claims, IdempotencyRecord, digest_of
@@ -163,9 +163,15 @@ class ProxyHandler:
         received_at = monotonic()
         self._accepting.check()
         key = await authenticated(self._keys, request)
-        upload = None if _is_here(request) else self._uploads.begin(key.key_id, self._keys.scopes(key))
+        upload, about = None, about_key(key, dialect.endpoint)
         try:
-            begun = await self._begin(request, connection, dialect, named, key, received_at, upload)
+            try:
+                if not _is_here(request):
+                    upload = self._uploads.begin(key.key_id, self._keys.scopes(key))
+                begun = await self._begin(request, connection, dialect, named, key, received_at, upload, about)
+            except ApiError as refusal:
+                refusal.about = about
+                raise
             if not isinstance(begun, tuple):
                 return begun
             exchange, open_exchange, claim = begun
@@ -192,9 +198,10 @@ class ProxyHandler:
         key: ApiKey,
         received_at: float,
         upload: Upload | None,
+        about: AboutRequest,
     ) -> web.Response | tuple[Exchange, OpenExchange, Claim | None]:
         """Admit and open an exchange; or return the stored answer of an earlier request. The body and its document are
-        freed when this call returns: an exchange can take an hour."""
+        freed when this call returns: an exchange can take an hour. `about`: gets the model."""
         credential = None if key.byok is None else own_credential(request)
         body = await self._body(request, upload)
         if upload is not None:
@@ -206,6 +213,7 @@ class ProxyHandler:
             if size <= AT_ONCE_BYTES
             else await in_slices(size, read_request, codec, dialect, body, content_type, named)
         )
+        about.model = facts.model
         tells_cost = self._tells_cost(document, key) if dialect.cost_path else TellsCost.NO
         opener = self._opener
         route = opener.find_route(facts.model, key, dialect)

@@ -96,6 +96,7 @@ class RefusedByRuleError(ApiError):
             error.status, error.message, kind=error.kind, param=error.param, code=error.code,
             retry_after_s=error.retry_after_s, headers=error.headers,
         )  # fmt: skip
+        self.limit = error.limit
         self.rule = rule
 
 
@@ -119,6 +120,7 @@ def refusal(
     )
     limits = headers([counter for _, counter in counters], denied.levels)
     error.headers = (*limits, *((NO_RETRY,) if in_vain else ()))
+    error.limit = denial.level
     rule = scope.rule if isinstance(scope, RuleScope) and denied.why is not DenialReason.STORE_UNAVAILABLE else None
     if rule is None or not (rule.providers or rule.fallback_model):
         return error

@@ -25,6 +25,7 @@ from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
 from proxy.foundation.ids import exchange_id
 from proxy.foundation.slices import until_done
+from proxy.gateway.authentication import about_key
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.opener import ExchangeOpener, checked
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
@@ -34,6 +35,7 @@ from proxy.gateway.upstream.routing import Route, only_at
 from proxy.gateway.websocket.turn import Turn
 from proxy.gateway.websocket.turns import Turns
 from proxy.http import errors
+from proxy.http.errors import ApiError
 from proxy.http.headers import TRACEPARENT
 from proxy.keys.keyring import Keyring
 from proxy.metering.dialect import Dialect
@@ -124,11 +126,15 @@ class SessionExchanges:
             self.end(turn, End.BROKEN)
         key, facts = await self._authenticate(), ask.facts
         facts = structs.replace(facts, model=facts.model or self._now()[0])
-        route = self._route(facts.model, key)
-        if self._has_no_model:
-            self._model = facts.model
-        route = await self._opener.pin_provider(route, facts.continues, files, key)
-        return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at, document=document)
+        try:
+            route = self._route(facts.model, key)
+            if self._has_no_model:
+                self._model = facts.model
+            route = await self._opener.pin_provider(route, facts.continues, files, key)
+            return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at, document=document)
+        except ApiError as refusal:
+            refusal.about = about_key(key, self._dialect.endpoint, facts.model)
+            raise
 
     def went_up(self, ask: ClientMessage, turn: Turn) -> None:
         """The request was sent: its answer may begin."""

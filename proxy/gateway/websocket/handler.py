@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.gateway.authentication import Accepting, accepted
+from proxy.gateway.authentication import Accepting, about_key, accepted
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.refusals import too_many_at_once
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
@@ -33,6 +33,7 @@ from proxy.gateway.websocket.session import Session
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.credentials import presented
+from proxy.http.errors import ApiError
 from proxy.http.headers import PROVIDER_KEY_HEADER, SERVER
 from proxy.http.reply import Reply
 from proxy.http.websocket import WebSocket
@@ -91,6 +92,9 @@ class WebSocketHandler:
         try:
             self._check_number(key)
             return await self._served(request, connection, dialect, shake, key, authenticate)
+        except ApiError as refusal:
+            refusal.about = about_key(key, dialect.endpoint)
+            raise
         finally:
             self._sessions_of[key.key_id] -= 1
             if not self._sessions_of[key.key_id]:

@@ -302,6 +302,8 @@ class Session:
         """Send the reason why a message is not relayed. The session ends if all later requests would be refused,
         too."""
         self._ports.meters.refused(refusal.status, refusal.code)
+        if self._ports.refusals is not None and refusal.about is not None:
+            self._ports.refusals.note(refusal)
         await self._say(refusal, ask)
         if refusal.status == 401:
             self._happened(Event.REFUSED)

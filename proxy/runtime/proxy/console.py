@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -24,6 +24,7 @@ from proxy.console.api.keys import KeysApi
 from proxy.console.api.limits import LimitsApi
 from proxy.console.api.live import LiveApi
 from proxy.console.api.openapi import document
+from proxy.console.api.refusals import RefusalsApi
 from proxy.console.api.sessions import Sessions
 from proxy.console.api.status import StatusApi, me
 from proxy.console.api.usage import UsageApi
@@ -35,6 +36,7 @@ from proxy.foundation.addresses import shown_host
 from proxy.gateway.key_info.reading import KeyReads
 from proxy.http.errors import JSON_TYPE
 from proxy.http.probes import HEALTHZ, constant
+from proxy.http.refused_requests import RefusedRequest
 from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
 from proxy.ledger.dimensions.values import DimensionValues
@@ -56,13 +58,21 @@ class Console:
     """`start` it after the keyring is filled, `close` it before the engine is disposed."""
 
     def __init__(
-        self, settings: Settings, store: LedgerStores, keyring: Keyring, budgets: BudgetStore, running: RunningExchanges
+        self,
+        settings: Settings,
+        store: LedgerStores,
+        keyring: Keyring,
+        budgets: BudgetStore,
+        running: RunningExchanges,
+        refusals: Callable[[], Awaitable[Sequence[RefusedRequest]]],
     ) -> None:
+        """`refusals`: the latest refusals, the newest first."""
         self._settings = settings
         self._store = store
         self._keyring = keyring
         self._budgets = budgets
         self._running = running
+        self._refusals = refusals
         self._threads = BoundedExecutor(THREADS, name="console", waiting_max=WAITING_MAX)
         self._server: Server | None = None
         self._reports = LedgerReports(store.engine, self._threads, running.key_of, store.end_user_pepper())
@@ -136,6 +146,7 @@ class Console:
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
         yield from UsageReportApi(self._reports, unix_time=time.time).endpoints()
         yield from ExchangesApi(self._reports).endpoints()
+        yield from RefusalsApi(self._refusals, self._reports).endpoints()
         yield from LiveApi(self._running.running, sessions, unix_time=time.time).endpoints()
         yield from status.endpoints()
         yield from keys.endpoints()

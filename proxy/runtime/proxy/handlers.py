@@ -36,6 +36,7 @@ from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.websocket.handler import WebSocketHandler
 from proxy.http import errors
 from proxy.http.probes import ROOT
+from proxy.http.refused_requests import RefusalLog
 from proxy.http.server import Routes
 from proxy.keys.identities import Identities
 from proxy.metering.dialects import DIALECTS
@@ -79,6 +80,7 @@ def make_handlers(
     others: Others,
     key_reads: KeyReads,
     dimensions: RequestDimensions,
+    refusals: RefusalLog,
     tasks: Tasks,
 ) -> Handlers:
     """`outbox`: that of this process. `tapes`: None: streams cannot be resumed. `tasks`: for requests that continue
@@ -97,7 +99,7 @@ def make_handlers(
         outbox=outbox, upstream=upstream, estimator=estimator, meters=metrics, unix_time=time.time,
         admission=admission.admission, claims=admission.claims, owners=admission.owners, dimensions=dimensions,
         traces=resources.traces, files=batches.check_files, tapes=tapes,
-        budget_headers=BudgetHeaders(admission.store, tasks) if settings.budget_headers else None,
+        budget_headers=BudgetHeaders(admission.store, tasks) if settings.budget_headers else None, refusals=refusals,
     )  # fmt: skip
     owners = ExchangeOwners()
     background = BackgroundExchanges(ports, owners)

@@ -28,6 +28,7 @@ from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.http.cors import Cors
 from proxy.http.probes import add_probes
+from proxy.http.refused_requests import RefusalLog
 from proxy.http.server import Routes, Server, serving, wait_until
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
@@ -50,6 +51,7 @@ from proxy.runtime.proxy.handover import FIRST, LEADS, REPLACED, Listeners, Succ
 from proxy.runtime.proxy.node import Settling
 from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
 from proxy.runtime.proxy.price_refresh import PriceRefresh
+from proxy.runtime.proxy.recent_refusals import REFUSALS, RecentRefusals
 from proxy.runtime.proxy.resources import Resources, open_resources
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
@@ -151,15 +153,16 @@ class Proxy:
         key_reads = KeyReads(open_engine(ledger_url(settings)), resources.admission.store)
         stops.push_async_callback(key_reads.close)
         dimensions = _dimensions(resources, stops)
+        refusals = RecentRefusals(RefusalLog(unix_time=time.time), peers)
         handlers = make_handlers(
-            resources, settling.outbox, accepting, upstream, tapes, others, key_reads, dimensions, tasks
+            resources, settling.outbox, accepting, upstream, tapes, others, key_reads, dimensions, refusals.local, tasks
         )
         _add_gauges(metrics, handlers, journal)
 
         remote = None if queue is None else RemoteExchanges(queue.leases, resources.learned.estimator)
         running = RunningExchanges(handlers.exchanges, handlers.background, peers, remote, resources.node.node_id)
         if peers is not None:
-            stops.callback((await peers.listen(partial(_answer, exposition, running))).close)
+            stops.callback((await peers.listen(partial(_answer, exposition, running, refusals))).close)
         settling.start(tasks)
         stops.push_async_callback(_settle_last, settling, resources)
 
@@ -181,7 +184,7 @@ class Proxy:
         if roster is not None:
             _join(roster, tasks, stops, is_first=is_first)
         listening = await self._listen(
-            stops, resources, handlers, running, exposition, key_reads, is_first=is_first,
+            stops, resources, handlers, running, refusals, exposition, key_reads, is_first=is_first,
             keeps_tapes=tapes is not None,
         )  # fmt: skip
         self.listeners = listening
@@ -267,6 +270,7 @@ class Proxy:
         resources: Resources,
         handlers: Handlers,
         running: RunningExchanges,
+        refusals: RecentRefusals,
         exposition: Exposition,
         key_reads: KeyReads,
         *,
@@ -277,7 +281,9 @@ class Proxy:
         sockets."""
         settings, peers, accepting, metrics = self._settings, self._peers, self._accepting, resources.metrics
         listen, journal = settings.listen, resources.node.journal
-        console = Console(settings, resources.store, resources.keyring, resources.admission.store, running)
+        console = Console(
+            settings, resources.store, resources.keyring, resources.admission.store, running, refusals.latest
+        )
         stops.push_async_callback(console.close)
         if is_first:
             await console.start(metrics.refused, self._succession.of("admin"))
@@ -301,7 +307,7 @@ class Proxy:
         probes(routes, exposition=exposition.of_all if settings.metrics.port is None else None)
         console.add_public(routes, key_reads)
         cors = None if settings.cors is None else Cors(settings.cors.origins)
-        server = Server(routes, refused=metrics.refused, cors=cors)
+        server = Server(routes, refused=metrics.refused, cors=cors, refusals=refusals.local)
         stops.push_async_callback(server.close)
         accepting.reason = None
         self.port = await server.start(
@@ -472,6 +478,8 @@ class Exposition:
         return own if self._peers is None else await self._peers.exposition(own)
 
 
-async def _answer(exposition: Exposition, running: RunningExchanges, request: str) -> bytes:
+async def _answer(exposition: Exposition, running: RunningExchanges, refusals: RecentRefusals, request: str) -> bytes:
     """The answer to a peer."""
+    if request == REFUSALS:
+        return refusals.answer()
     return await (exposition.own() if request == METRICS else running.answer_to(request))

@@ -1,0 +1,47 @@
+"""The refusals that a process keeps: bounded, fair between keys, without secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.http import refused_requests
+from proxy.http.errors import AboutRequest, ApiError
+from proxy.http.refused_requests import RefusalLog
+
+
+def refusal(key_id: str | None = "key-1", model: str = "m", message: str = "No.") -> ApiError:
+    made = ApiError(402, message, kind="insufficient_quota", code="insufficient_quota")
+    made.about = AboutRequest(key_id, key_id, "/v1/chat/completions", model)
+    made.limit = "this key"
+    return made
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> RefusalLog:
+    monkeypatch.setattr(refused_requests, "KEPT_MAX", 5)
+    monkeypatch.setattr(refused_requests, "OF_KEY_MAX", 3)
+    return RefusalLog(unix_time=lambda: 7.0)
+
+
+def test_a_client_that_repeats_displaces_its_own_refusals_only(log: RefusalLog) -> None:
+    first = log.note(refusal("key-2"))
+    own = [log.note(refusal()) for _ in range(9)]
+    assert [one.id for one in log.latest()] == [first, *own[-3:]]
+
+
+def test_the_oldest_of_all_is_dropped(log: RefusalLog) -> None:
+    ids = [log.note(refusal(f"key-{number % 4}" if number % 5 else None)) for number in range(40)]
+    kept = [one.id for one in log.latest()]
+    assert kept == [one for one in ids if one in kept]
+    assert len(kept) <= 5
+    assert kept[-1] == ids[-1]
+
+
+def test_what_is_kept(log: RefusalLog) -> None:
+    secret = f"tw-{'a' * 43}"
+    exchange = log.note(refusal(model=f"gpt {secret}", message=f"The model '{secret}' does not exist." + "x" * 9_000))
+    (one,) = log.latest()
+    assert (one.id, one.at, one.status, one.code, one.limit) == (exchange, 7.0, 402, "insufficient_quota", "this key")
+    assert (one.key_id, one.endpoint, one.kind) == ("key-1", "/v1/chat/completions", "insufficient_quota")
+    assert secret not in str(one)
+    assert len(one.message) <= 500
