@@ -77,6 +77,17 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     assert broken(page) == ["#two", "gone.md", "page.md#x"]
 
 
+def test_the_threat_model_names_the_tests_of_each_family() -> None:
+    page = (ROOT / "docs" / "explanation" / "threat-model.md").read_text()
+    named = set(re.findall(r"`(tests/[\w/.]+)`", page))
+    assert [one for one in named if not (ROOT / one).exists()] == []
+    of_security = sorted((ROOT / "tests" / "security").glob("test_*.py"))
+    assert {str(one.relative_to(ROOT)) for one in of_security} <= named
+    for test in of_security:
+        family = test.read_text().removeprefix('"""').split(":")[0]
+        assert f"| **{family}** |" in page, test.name
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]

@@ -1,6 +1,6 @@
 """Requests that two readers could read in two ways, byte for byte. Every one of them must be refused.
 
-The names begin with the row of the threat model that they belong to.
+They belong to the family "Smuggling" of docs/explanation/threat-model.md. A name begins with the part that is wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What operators do is put down before it is done, and what became of it."""
+"""An operator's change is recorded before it is made, and its result afterwards."""
 
 from __future__ import annotations
 
