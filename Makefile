@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-ver
 EXTRAS := bedrock otlp parquet pdf tokenizers vertex
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install ready demo dist test test-fast test-thorough test-cost check checks check-deploy coverage bench faults soak real lock clean
+.PHONY: help install ready demo dist test test-fast test-thorough test-cost check checks check-deploy coverage site bench faults soak real lock clean
 help:            ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -91,6 +91,9 @@ checks:
 	@$(BIN)/python -m tests.support.javascript
 	@$(BIN)/python -m tests.support.growth
 	@$(BIN)/python -m tests.support.glossary
+
+site: $(READY)   ## docs/ as a static site with a search, in build/site/html; fails on a broken link
+	@$(BIN)/python -m tests.docs.site build/site
 
 bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compiler; nginx for the ratios)
 	@$(BIN)/python -m tests.bench.run

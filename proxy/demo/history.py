@@ -105,20 +105,20 @@ class _Service(NamedTuple):
 
 PROJECTS: Mapping[str, tuple[str, Sequence[_Service]]] = {
     "Patient chat": ("Contoso Health", (
-        _Service("chat-web", "tera-large", 3.6, 11.7, 2_400, 380),
-        _Service("chat-triage", "tera-small", 6, 6, 1_100, 240),
-        _Service("chat-search", "electron-embed", 3, 3, 700, 0),
+        _Service("chat-web", "tera-large", 3.6, 11.7, 24_000, 1_140),
+        _Service("chat-triage", "tera-small", 6, 6, 11_000, 720),
+        _Service("chat-search", "electron-embed", 3, 3, 7_000, 0),
     )),
     "Back office": ("Contoso Health", (
-        _Service("coding-assistant", "tensorloop-chat", 5, 5, 9_000, 700),
-        _Service("letters", "electron-mini", 4, 4, 1_500, 600),
-        _Service("new-model-trial", "lab/alpha", 0.4, 0.5, 800, 300),
+        _Service("coding-assistant", "tensorloop-chat", 5, 5, 90_000, 2_100),
+        _Service("letters", "electron-mini", 4, 4, 15_000, 1_800),
+        _Service("new-model-trial", "lab/alpha", 0.4, 0.5, 8_000, 900),
     )),
     "Shop assistant": ("Northwind Traders", (
-        _Service("shop-chat", "siliconstorm-deepseek", 5, 5, 1_800, 420),
-        _Service("shop-summaries", "tera-small", 4, 4, 5_000, 200),
+        _Service("shop-chat", "siliconstorm-deepseek", 5, 5, 18_000, 1_260),
+        _Service("shop-summaries", "tera-small", 4, 4, 50_000, 600),
     )),
-    "Evaluation": ("Northwind Traders", (_Service("nightly-runs", "tensorloop-chat", 3, 3, 3_000, 500),)),
+    "Evaluation": ("Northwind Traders", (_Service("nightly-runs", "tensorloop-chat", 3, 3, 30_000, 1_500),)),
 }  # fmt: skip
 """project → organization and services"""
 IDLE_KEYS = 8
