@@ -45,7 +45,7 @@ class Stand:
                 "KEY": self.tokenweir.key("programs"),
                 "KEY_SPENT": self.tokenweir.key("spent", "--budget", NEXT_TO_NOTHING_USD),
                 "KEY_UNKNOWN": "sk-of-somebody-else",
-                "KEY_BYOK": self.tokenweir.key("their own credentials", "--byok", "nothing"),
+                "KEY_BYOK": self.tokenweir.key("their own credentials", "--byok", "free"),
             }
         except BaseException:
             self.close()
