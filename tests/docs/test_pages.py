@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import secrets
-import textwrap
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-import yaml
 
 from proxy.http import errors
 from proxy.http.probes import add_probes
@@ -20,10 +17,9 @@ from proxy.metering.counts import _WHOLES
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.machine.configuration_file import RELOADED
 from proxy.runtime.proxy.handlers import client_routes
-from proxy.settings import Settings, load, parse
+from proxy.settings import Settings, load
 from proxy.settings.fields import setting_name
 from proxy.settings.statement import TaxSettings
-from proxy.sinks.kinds import SINKS
 from tests.docs import csv_columns, dimensions, life_cycles, records, settings_reference
 from tests.docs.routes import PAGE, written
 
@@ -133,14 +129,6 @@ def test_the_reference_names_every_setting_once() -> None:
     assert "| `allow_literal_secrets` | `true` or `false` | `false` |" in text
     assert "`64 MiB`" in text
     assert all(line.count("|") - line.count("\\|") in (4, 5) for line in text.splitlines() if line[:1] == "|")
-
-
-@pytest.mark.parametrize("name", settings_reference.EXAMPLES)
-def test_an_example_of_the_settings_is_valid(name: str, tmp_path: Path) -> None:
-    text = textwrap.dedent(settings_reference.EXAMPLES[name])
-    document = {**settings_reference.BASE, **yaml.safe_load(text)}
-    values = {variable: secrets.token_hex(32) for variable in re.findall(r"\$\{(\w+)\}", text)}
-    parse(yaml.safe_dump(document), env=values, folder=tmp_path, sinks=SINKS)
 
 
 def test_the_diagrams_of_the_life_cycles_are_those_of_their_tables() -> None:
