@@ -44,6 +44,7 @@ LINES = {
     "use-several-machines.md: worker": "here",
     "use-several-machines.md: serve": "here",
     "running.md: serve": "here",
+    "month-end.md: reconcile": "without options: tests/reconciliation/test_reconcile.py",
     "compare-with-a-provider-bill.md: reconcile": "an account at a provider: tests/cli/test_provider_pull.py",
     "test-a-gateway.md: conformance": "the reader's gateway and script: tests/conformance",
     "security.md: erase": "an end user that a client has sent: tests/cli/test_erase.py",
