@@ -99,7 +99,7 @@ def _add_narrow(keys: Any) -> None:
         option = f"--{name.replace('_', '-')}"
         dest = f"dimension_{name}"  # `run` is the command
         narrow.add_argument(option, type=Printable(VALUE_CHARS_MAX), dest=dest, metavar="NAME", help=words)
-    words = "do not allow files, batches, stored responses and the charges of exchanges, which include those of the parent key"
+    words = "do not allow files, batches, stored responses and charges of exchanges: those of the parent are included"
     narrow.add_argument("--no-stored", action="store_true", help=words)
     words = "name that makes it another key, with a cap of its own, than those with the same options (default: random)"
     narrow.add_argument("--name", metavar="NAME", help=words)
