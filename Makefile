@@ -95,7 +95,7 @@ checks:
 site: $(READY)   ## docs/ as a static site with a search, in build/site/html; fails on a broken link
 	@$(BIN)/python -m tests.docs.site build/site
 
-bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compiler; nginx for the ratios)
+bench: $(READY)  ## the tables of docs/evidence/benchmarks.md (needs a C compiler; nginx for the ratios)
 	@$(BIN)/python -m tests.bench.run
 	@$(BIN)/python -m tests.bench.apart
 

@@ -19,7 +19,7 @@ from tests.bench.peers import Peers
 from tests.bench.rows import WIRES
 
 pytestmark = pytest.mark.io
-DOCS = Path(__file__).parents[2] / "docs/operations/benchmarks.md"
+DOCS = Path(__file__).parents[2] / "docs/evidence/benchmarks.md"
 # On a busy machine, fewer records are settled at once: the same code took up to 13 % more.
 MORE, FEWER = 1.15, 0.93
 # A burst of load adds calls, and takes none away.

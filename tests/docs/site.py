@@ -6,6 +6,7 @@ to a page or a heading that does not exist is an error.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ nav = [
     {"Reference" = [REFERENCE]},
     {"Explanation" = [EXPLANATION]},
     {"Operations" = [OPERATIONS]},
+    {"Evidence" = [EVIDENCE]},
     {"Changes" = "CHANGELOG.md"},
 ]
 
@@ -69,12 +71,12 @@ def build(folder: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, place)
     config = CONFIG
-    for section in ("how-to", "reference", "explanation", "operations"):
+    for section in ("how-to", "reference", "explanation", "operations", "evidence"):
         names = sorted(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs" / section).glob("**/*.md"))
         config = config.replace(f"[{section.upper().replace('-', '_')}]", str(names).replace("'", '"'))
     (folder / "zensical.toml").write_text(config)
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
     return folder / "html" / "index.html"
 
 
@@ -82,4 +84,4 @@ if __name__ == "__main__":
     try:
         print(build(Path(sys.argv[1])))
     except subprocess.CalledProcessError as failed:
-        sys.exit(failed.stdout + failed.stderr)
+        sys.exit(failed.stdout)
