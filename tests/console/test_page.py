@@ -36,8 +36,8 @@ pytestmark = pytest.mark.io
 
 PHONE = {"width": 360, "height": 740}
 PATIENCE_MS = 15_000
-VIEWS = {"usage": "Usage", "requests": "Requests", "live": "Live", "customers": "Customers", "keys": "Keys",
-         "budgets": "Budgets", "audit": "Audit"}  # fmt: skip
+VIEWS = {"overview": "Overview", "usage": "Usage", "requests": "Requests", "live": "Live",
+         "customers": "Customers", "keys": "Keys", "budgets": "Budgets", "audit": "Audit"}  # fmt: skip
 VENDORED = {
     "hooks.js": "f1c7723478f50f8e0f8cf257779dabbbf1cd608846971b22625704f3c2b9beb2",
     "htm.js": "c6c09201956c012b99297899973f6213205464eaf914de9e25de5057c7a5ddd1",
@@ -176,11 +176,11 @@ def test_who_is_neither_gets_a_word_and_no_further(stand: Stand, page: Page) -> 
     assert page.locator("nav").count() == 0
     sign_in(page, stand.url)
     page.reload()
-    heading(page, "Usage")
+    heading(page, "Overview")
     assert page.evaluate("document.cookie + sessionStorage.length") == "0", "no script can read the session"
     second = page.context.new_page()
     second.goto(stand.url)
-    heading(second, "Usage")
+    heading(second, "Overview")
     sign_out(page)
     heading(page, "Sign in")
     assert page.evaluate("sessionStorage.length + Object.keys(localStorage).length") == 0
@@ -232,7 +232,8 @@ def test_no_page_has_a_barrier(stand: Stand, browser: Browser, scheme: Literal["
     axe = (tools.parent / "axe-core" / "axe.min.js").read_text()
     furnish(stand)
     corrected = next(one for one in stand.get("/v1/exchanges?limit=50")["data"] if one["adjustments"])
-    views = (*VIEWS, f"requests/{corrected['id']}", "keys/key-search", "customers/org_acme", "requests?outcome=served")
+    views = (*VIEWS, f"requests/{corrected['id']}", "keys/key-search", "customers/org_acme", "requests?outcome=served",
+             "requests?show=rejected", "usage?compare=1&by=key")  # fmt: skip
     context = browser.new_context(color_scheme=scheme, reduced_motion="reduce")
     page = context.new_page()
     sign_in(page, stand.url)
@@ -299,7 +300,7 @@ def usd(text: str) -> Decimal:
 def test_a_keys_owner_sees_what_is_theirs(stand: Stand, page: Page) -> None:
     secrets = furnish(stand)
     sign_in(page, stand.url, secrets["key-search"])
-    told = " ".join(see(page, view) for view in VIEWS if view not in ("customers", "audit"))
+    told = " ".join(see(page, view) for view in VIEWS if view not in ("overview", "customers", "audit"))
     page.get_by_role("button", name="Pages").click()
     assert page.locator("nav div a").all_inner_texts() == ["Usage", "Requests", "Live", "My key", "Budgets"]
     page.keyboard.press("Escape")

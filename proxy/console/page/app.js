@@ -7,6 +7,7 @@ import * as budgets from "./budgets.js";
 import * as customers from "./customers.js";
 import * as keys from "./keys.js";
 import * as live from "./live.js";
+import * as overview from "./overview.js";
 import * as request from "./request.js";
 import * as requests from "./requests.js";
 import { arrive, go, here, LOCAL_ZONE, period, PERIODS, replace, to, withQuery, zone } from "./route.js";
@@ -16,16 +17,17 @@ import * as usage from "./usage.js";
 import { render } from "./vendor/preact.js";
 
 /** Path → page: {title, Page, accepts: parameter → valid values, operator?: not for keys, hasPeriod?, one: the page of one object}. */
-const PAGES = { usage, requests: { ...requests, one: request }, live, customers, keys, budgets, audit };
-const GROUPS = [["usage", "requests", "live"], ["customers", "keys", "budgets"], ["audit"]];
-const FIRST = "usage";
+const PAGES = { overview, usage, requests: { ...requests, one: request }, live, customers, keys, budgets, audit };
+const GROUPS = [["overview", "usage", "requests", "live"], ["customers", "keys", "budgets"], ["audit"]];
 const THEMES = { auto: "System", light: "Light", dark: "Dark" };
 
+const firstOf = (me) => (me.role === "operator" ? "overview" : "usage");
 const mayView = (name, me) => me.role === "operator" || !PAGES[name].operator;
 const titleOf = (name, me) => (name === "keys" && me.role === "key" ? "My key" : PAGES[name].title);
 
 /** The page of a path; null: there is none. */
-function pageOf([name = FIRST, id, ...rest], me) {
+function pageOf(path, me) {
+  const [name = firstOf(me), id, ...rest] = path;
   if (!Object.hasOwn(PAGES, name) || rest.length || !mayView(name, me)) return null;
   return id === undefined ? PAGES[name] : PAGES[name].one ?? null;
 }
@@ -40,7 +42,7 @@ function theme(name) {
 
 function Rail({ me, current, open, close }) {
   const link = (name) => html`<a key=${name} href=${to(name)} aria-current=${name === current ? "page" : null} onClick=${close}>${titleOf(name, me)}</a>`;
-  return html`<nav class=${open ? "rail open" : "rail"} id="rail" aria-label="Pages"><a class="brand" href=${to(FIRST)}><img src="page/icon.svg" alt="" width="24" height="24" />Tokenweir</a>
+  return html`<nav class=${open ? "rail open" : "rail"} id="rail" aria-label="Pages"><a class="brand" href=${to(firstOf(me))}><img src="page/icon.svg" alt="" width="24" height="24" />Tokenweir</a>
     ${GROUPS.map((names) => html`<div key=${names[0]}>${names.filter((name) => mayView(name, me)).map(link)}</div>`)}</nav>`;
 }
 
@@ -84,13 +86,13 @@ function Ignored() {
 }
 
 function View({ page, me, place }) {
-  const [name = FIRST, id] = place.path;
+  const [name = firstOf(me), id] = place.path;
   const title = page ? (id === undefined ? titleOf(name, me) : page.title) : "Page not found";
   useLayoutEffect(() => {
     document.title = `${title} · Tokenweir`;
     scrollTo(0, place.entry.scroll);
   }, [place.entry]);
-  if (!page) return html`<h1 tabindex="-1">${title}</h1><${Empty} title="There is no such page.">The link may be mistyped, or the page is not for you. <a href=${to(FIRST)}>Go to ${titleOf(FIRST, me)}</a>.<//>`;
+  if (!page) return html`<h1 tabindex="-1">${title}</h1><${Empty} title="There is no such page.">The link may be mistyped, or the page is not for you. <a href=${to(firstOf(me))}>Go to ${titleOf(firstOf(me), me)}</a>.<//>`;
   return html`<h1 tabindex="-1">${title}</h1><${Ignored} /><div class="view"><${page.Page} key=${place.path.join("/")} me=${me} id=${id} /></div>`;
 }
 
@@ -123,7 +125,7 @@ function Frame({ me, signOut }) {
     document.querySelector("h1")?.focus({ preventScroll: true });
   }, [path]);
   const page = pageOf(place.path, me);
-  return html`<${Rail} me=${me} current=${place.path[0] ?? FIRST} open=${railOpen} close=${() => setRail(false)} />
+  return html`<${Rail} me=${me} current=${place.path[0] ?? firstOf(me)} open=${railOpen} close=${() => setRail(false)} />
     ${railOpen && html`<div class="shade" onClick=${() => setRail(false)} />`}
     <div class="page"><${Top} me=${me} page=${page} railOpen=${railOpen} openRail=${() => setRail(!railOpen)} signOut=${signOut} />
     <main id="main" tabindex="-1"><${View} page=${page} me=${me} place=${place} /></main></div>`;

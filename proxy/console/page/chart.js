@@ -90,3 +90,10 @@ export function Bars({ name, bars, series, words }) {
     </svg>`}</div>
     ${at !== null && bars[at] && html`<${Tooltip} bar=${bars[at]} series=${series} words=${words} left=${x(at + 1) + 6} right=${width - x(at) + 6} />`}</div>`;
 }
+
+/** The course of a figure, as a small line. */
+export function Spark({ values }) {
+  const top = Math.max(...values, 1);
+  const points = values.map((value, number) => `${(number / Math.max(1, values.length - 1)) * 100},${22 - (value / top) * 20}`).join(" ");
+  return html`<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true"><polyline points=${points} /></svg>`;
+}

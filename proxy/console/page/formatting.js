@@ -36,10 +36,10 @@ export function fixed(amount, places) {
   return dollars(amount < 0n ? -rounded : rounded, digits);
 }
 
-/** The decimals that all amounts of a column need: two, or enough for two digits of the smallest amount, at most six. */
+/** The decimals of all amounts of a column: two from one dollar up; else enough for two digits of the smallest amount, at most six. */
 export function placesOf(amounts) {
   const sizes = amounts.filter((one) => one).map(sizeOf);
-  if (!sizes.length) return 2;
+  if (!sizes.length || sizes.some((one) => one >= NUSD)) return 2;
   const least = sizes.reduce((one, other) => (other < one ? other : one));
   return Math.min(PLACES_MAX, Math.max(2, 11 - String(least).length));
 }

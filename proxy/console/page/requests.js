@@ -3,6 +3,7 @@
 import { ask, everyAccount, keyNames, projectName } from "./api.js";
 import { count, many, nusd, OUTCOMES, SOURCES, span } from "./formatting.js";
 import { Older, useOlder } from "./older.js";
+import { Rejected, STATUSES } from "./rejected.js";
 import { go, here, period, to, withQuery } from "./route.js";
 import { Empty, Filters, html, Loaded, Status, Table, Time, useData } from "./ui.js";
 
@@ -15,7 +16,7 @@ const FILTERS = {
   q: true, organization_id: true, project_id: true, key_id: true, model: true, provider: true, outcome: Object.keys(OUTCOMES), usage_source: SOURCE_FILTER, batch_id: true,
   end_user: true, session: true, run: true, tag: (value) => value.includes("="),
 };
-export const accepts = { ...FILTERS, sort: SORTS };
+export const accepts = { ...FILTERS, sort: SORTS, show: ["rejected"], status: Object.keys(STATUSES) };
 
 const named = (table, names) => Object.fromEntries(names.map((name) => [name, table[name][0]]));
 
@@ -79,10 +80,17 @@ function Nothing({ older, query, days, searchesAll }) {
   const when = searchesAll ? "" : ` in ${many(days, "day")}`;
   if (older.after) return html`<${Empty} title=${`No match among the newest requests${when}.`}>Older requests have not been searched yet: “Show older” goes on.<//>`;
   if (!Object.keys(FILTERS).some((name) => query[name])) return html`<${Empty} title="No requests in this period.">A request appears here about a second after it ends. Running requests are under <a href=${to("live")}>Live</a>.<//>`;
-  return html`<${Empty} title=${`No match${when}.`}>${!searchesAll && query.period !== "90d" && html`<a href=${withQuery({ period: "90d", from: null, to: null })}>Search 90 days</a>, or `}<a href=${to("requests")}>remove the filters</a>.<//>`;
+  return html`<${Empty} title=${`No match${when}.`}>${!searchesAll && query.period !== "90d" && html`<a href=${withQuery({ period: "90d", from: null, to: null })}>Search 90 days</a>, or `}<a href=${to("requests")}>remove the filters</a>${query.q && html`, or <a href=${to("requests", { q: query.q, show: "rejected" })}>search the rejected requests</a>`}.<//>`;
 }
 
 export function Page({ me }) {
+  const isRejected = here().query.show === "rejected";
+  const tab = (words, show) => html`<button type="button" aria-pressed=${String(isRejected === (show === "rejected"))} onClick=${() => go(to("requests", { q: here().query.q, key_id: here().query.key_id, show }))}>${words}</button>`;
+  return html`<div class="row"><div class="tabs" role="group" aria-label="Requests">${tab("Sent to a provider", null)}${tab("Rejected by the proxy", "rejected")}</div></div>
+    ${isRejected ? html`<${Rejected} me=${me} />` : html`<${Settled} me=${me} />`}`;
+}
+
+function Settled({ me }) {
   const { query } = here();
   const { start_time, end_time, days } = period();
   // An id is of any time: without a chosen period, a search covers all.

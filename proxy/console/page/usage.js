@@ -70,16 +70,16 @@ export const Delta = ({ of, before, metric }) => (before && deltaOf(metric, of, 
 const lackingOf = (sum) => sum.unknown_cost_requests > 0 && `unknown for ${many(sum.unknown_cost_requests, "request")} (${brief(nusd(sum.unknown_cost_charge_usd))} charged)`;
 const noCost = (sum) => lackingOf(sum) && !nusd(sum.cost_usd);
 
-/** The figures of a sum as tiles. `before`: the sum of the period before. */
-export function Figures({ of, before, operator, children }) {
+/** The figures of a sum as tiles. `before`: the sum of the period before; `sparks`: metric → its course. */
+export function Figures({ of, before, operator, sparks = {} }) {
   const known = nusd(of.charge_usd) - nusd(of.unknown_cost_charge_usd ?? 0);
   const lacking = lackingOf(of);
-  const delta = (metric) => html`<${Delta} of=${of} before=${before} metric=${metric} />`;
+  const delta = (metric) => html`<${Delta} of=${of} before=${before} metric=${metric} />${sparks[metric]}`;
   return html`<div class="tiles"><${Tile} label=${operator ? "Revenue" : "Charged"} more="incl. adjustments"><${Money} usd=${of.charge_usd} />${delta("revenue")}<//>
     ${operator && html`<${Tile} label="Provider cost" more=${lacking}><${Money} usd=${noCost(of) ? null : of.cost_usd} least=${Boolean(lacking)} why=${lacking} />${delta("cost")}<//>
     <${Tile} label="Margin" more=${`${known > 0n ? percent(Number(nusd(of.margin_usd)) / Number(known)) : "–"} of the charge${lacking ? " with a known cost" : ""}`}><${Money} usd=${lacking && !known ? null : of.margin_usd} />${delta("margin")}<//>`}
     ${of.unpriced_requests > 0 && html`<${Tile} label="Unpriced" more="requests without a price, not charged">${count(of.unpriced_requests)}<//>`}
-    <${Tile} label="Requests">${count(of.requests)}${delta("requests")}<//><${Tile} label="Tokens" more="input and output">${count(of.input_tokens + of.output_tokens)}<//>${children}</div>`;
+    <${Tile} label="Requests">${count(of.requests)}${delta("requests")}<//><${Tile} label="Tokens" more="input and output">${count(of.input_tokens + of.output_tokens)}<//></div>`;
 }
 
 function Tabs({ metric, operator }) {
