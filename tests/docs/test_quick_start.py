@@ -102,6 +102,18 @@ def test_pasted_twice_it_streams_twice(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.thorough
+def test_pasted_again_in_another_shell_it_streams_with_a_new_secret(tmp_path: Path) -> None:
+    """That shell has no variables of the first one, and the key exists."""
+    _, block = prepared(tmp_path)
+    other = "kill %1 %2; wait; unset KEY TOKENWEIR_ADMIN_SECRET\n"
+    with pasting(f"{block}{other}{block}", tmp_path, tmp_path / "bin", PASTE_S_MAX) as output:
+        assert output.count("data: [DONE]") == 2, output
+        assert len(set(re.findall(r"key: (tw-\S+)", output))) == 2
+        assert "Traceback" not in output
+
+
+@pytest.mark.process
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "client",
     [["sh", "stream.sh"], pytest.param([sys.executable, "stream.py"], marks=pytest.mark.slow)],
