@@ -78,13 +78,28 @@ def _price(text: str) -> Price | None:
     return configured(Rates(**usd))
 
 
+_STATEMENT = """\
+statement:
+  seller: Weir Demo Ltd
+  address: "1 Weir Lane\\nBath"
+  contact: billing@weir.example
+  due_days: 14
+  tax: {label: VAT, percent: 20}
+  customers:
+    Contoso Health: {legal_name: Contoso Health Ltd, address: "1 Station Road\\nCambridge"}
+    Northwind Traders: {legal_name: Northwind Traders Ltd, address: "7 Quay Street\\nBristol"}
+"""
+
+
 def configuration() -> str:
-    """The lines of `models` for these models. One without a price is not served any more."""
-    return "".join(
+    """The lines of `models` for these models, and the seller on statements. A model without a price is not served any
+    more."""
+    models = "".join(
         f"  {name}: {{provider: {model.provider}, {_setting('price', model.price)}{_setting('cost', model.cost)}}}\n"
         for name, model in MODELS.items()
         if model.price
     )
+    return models + _STATEMENT
 
 
 def _setting(name: str, text: str) -> str:

@@ -13,6 +13,8 @@ proxy/billing/period.py defines the entries of each statement.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -61,6 +63,8 @@ from proxy.storage.database import reading
 
 _ENTRIES = ledger_entries.c
 _SHORT_CHARS = 8
+# The ids of this program; imported and default accounts have others.
+_RANDOM_ID = re.compile(r"[0-9a-f]{8,}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +187,12 @@ class Statement:
 
     @property
     def short_number(self) -> str:
-        """`2026-11-O-A11780A4`: month, kind and the beginning of the id, to name in a payment. The full number is
-        unique; this one is, but for one chance in four billion for each pair of accounts."""
-        random = self.owner.scope_id.rpartition("_")[2]
-        return f"{self.month}-{self.owner.kind[0]}-{random[:_SHORT_CHARS]}".upper()
+        """`2026-11-O-A11780A4`: month, kind and the beginning of the id (or of its hash), to name in a payment. Unlike
+        the full number, two accounts may have the same: the chance is one in four billion."""
+        end = self.owner.scope_id.rpartition("_")[2]
+        if not _RANDOM_ID.fullmatch(end):
+            end = hashlib.sha256(self.owner.scope_id.encode()).hexdigest()
+        return f"{self.month}-{self.owner.kind[0]}-{end[:_SHORT_CHARS]}".upper()
 
     @property
     def due(self) -> AmountDue:

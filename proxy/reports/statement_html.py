@@ -64,7 +64,7 @@ footer { margin-top: 3rem; }
 @media print {
   body { margin: 0; padding: 0; max-width: none; font-size: 9.5pt; }
   h2, h3 { break-after: avoid; }
-  h2.annex { break-before: page; border: 0; padding: 0; margin-top: 0; }
+  h2.annex { margin-top: 2rem; }
   thead { display: table-header-group; }
   tr, .due, header { break-inside: avoid; }
   tr.group { break-after: avoid; }

@@ -25,6 +25,8 @@ _FRAME_PT = 6
 _SIZES_PT = (8, 7.5, 7, 6.5, 6, 5.5, 5, 4.5, 4)
 """font sizes to try, until all columns of a table fit"""
 _LONG_PT_MIN = 110
+_SECTION_PT_MIN, _ANNEX_PT_MIN = 90, 200
+"""room that a title needs below it on its page"""
 _LOGO_PT = (140, 40)
 _INK, _QUIET, _LINE, _STRONG = "#1b2127", "#56616c", "#dde2e7", "#8d98a3"
 
@@ -100,7 +102,7 @@ class _Printer:
 
     def story(self, found: Document, logo: Logo | None) -> Iterator[Any]:
         """The document's parts from top to bottom."""
-        from reportlab.platypus import PageBreak
+        from reportlab.platypus import CondPageBreak
 
         yield self._head(found, logo)
         yield self._text(found.title, 9, colour=_QUIET, before=22, after=14)
@@ -112,8 +114,8 @@ class _Printer:
         for at, note in enumerate(found.notes):
             yield self._text(note, 7, colour=_QUIET, before=0 if at else 14)
         if found.annex:
-            yield PageBreak()
-            yield self._text("Annex", 13, bold=True)
+            yield CondPageBreak(_ANNEX_PT_MIN)
+            yield self._text("Annex", 13, bold=True, before=22)
         for section in found.annex:
             yield from self._section(section)
         if found.proof:
@@ -167,7 +169,7 @@ class _Printer:
     def _section(self, section: Section) -> Iterator[Any]:
         from reportlab.platypus import CondPageBreak
 
-        yield CondPageBreak(90)
+        yield CondPageBreak(_SECTION_PT_MIN)
         yield self._text(section.title, 10, bold=True, before=16, after=4)
         yield self._table(section)
         if section.note:

@@ -193,6 +193,13 @@ def test_a_change_of_price_is_two_lines() -> None:
     ]
 
 
+def test_the_short_number_of_an_id_that_is_a_name_is_made_from_its_hash() -> None:
+    statement = a_statement(usage(1))
+    for scope_id in ("org_default", "org_contoso-health", "key-1", "org_a1178"):
+        number = replace(statement, owner=StatementOwner(scope_id, "organization", "x")).short_number
+        assert re.fullmatch("2026-10-O-[0-9A-F]{8}", number)
+
+
 def texts(found: Document) -> Sequence[str]:
     lines = [*found.seller, *found.customer, found.due_title, found.due, *found.due_notes, *found.notes, *found.proof]
     return [*lines, *(text for fact in found.facts for text in fact)]
