@@ -233,7 +233,8 @@ def test_no_page_has_a_barrier(stand: Stand, browser: Browser, scheme: Literal["
     furnish(stand)
     corrected = next(one for one in stand.get("/v1/exchanges?limit=50")["data"] if one["adjustments"])
     views = (*VIEWS, f"requests/{corrected['id']}", "keys/key-search", "customers/org_acme", "requests?outcome=served",
-             "requests?show=rejected", "usage?compare=1&by=key")  # fmt: skip
+             "requests?show=rejected", "usage?compare=1&by=key", "budgets?show=rules",
+             "budgets?show=grants")  # fmt: skip
     context = browser.new_context(color_scheme=scheme, reduced_motion="reduce")
     page = context.new_page()
     sign_in(page, stand.url)
@@ -403,6 +404,45 @@ def test_customers_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pa
     done = ("key.generate", "credit.add", "usd: 12.5", "account.create-project", "account.create-organization")
     assert [word for word in done if word not in told] == []
     assert "Refused" in told
+
+
+def test_limits_and_grants_are_made_and_ended(stand: Stand, page: Page) -> None:
+    stand.post("/key/generate", {"key_alias": "anna", "max_budget": 3})
+    sign_in(page, stand.url)
+    assert "$3.00" in see(page, "budgets")  # before its first use, too
+    see(page, "budgets?show=rules")
+    page.get_by_role("button", name="New limit").click()
+    page.get_by_label("Name", exact=True).fill("each user")
+    page.get_by_label("Of the key").fill("nobody")
+    page.get_by_label("Budget, USD").fill("0.5")
+    page.get_by_role("button", name="Create limit").click()
+    page.locator("dialog .notice").wait_for()
+    page.get_by_label("Of the key").fill("anna")
+    page.get_by_text("More limits").click()
+    page.get_by_label("Requests in each period").fill("10")
+    page.get_by_role("button", name="Create limit").click()
+    page.get_by_text("$0.50 / 30 days").wait_for()
+    (made,) = stand.get("/limit/list")["limits"]
+    assert (made["split_by"], made["max_budget"], made["name"]) == (["end_user"], 0.5, "each user")
+    choose(page, "Actions for each user", "Edit")
+    page.get_by_label("Requests in each period").fill("20")
+    page.keyboard.press("Enter")
+    page.get_by_text("20 requests in each period").wait_for()
+    choose(page, "Actions for each user", "Delete")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_text("No limits by rule yet").wait_for()
+    see(page, "keys")
+    choose(page, "Actions for anna", "Grant credit")
+    page.get_by_label("Name", exact=True).fill("trial")
+    page.get_by_label("Amount, USD").fill("5")
+    page.get_by_label("Expires").fill("14d")
+    page.keyboard.press("Enter")
+    page.get_by_text("trial is granted").wait_for()
+    assert "$5.00" in see(page, "budgets?show=grants")
+    choose(page, "Actions for trial", "Revoke")
+    page.get_by_role("button", name="Revoke", exact=True).click()
+    page.get_by_text("trial is revoked").wait_for()
+    assert stand.get("/grant/list")["grants"][0]["revoked_at"]
 
 
 def test_a_link_shows_what_its_sender_saw(stand: Stand, page: Page) -> None:

@@ -2,11 +2,13 @@
 
 import { ask } from "./api.js";
 import { count, many, nusd, percent } from "./formatting.js";
+import { Grants } from "./grants.js";
+import { RuleLimits } from "./limits.js";
 import { go, here, to, withQuery } from "./route.js";
-import { Empty, Filters, html, Loaded, Share, Status, Table, Time, useData } from "./ui.js";
+import { Empty, Filters, html, Loaded, Share, Status, Table, Tabs, Time, useData } from "./ui.js";
 
 export const title = "Budgets";
-export const accepts = { q: true };
+export const accepts = { q: true, show: ["rules", "grants"] };
 
 const EVERY_S = 10;
 const WINDOWS = { none: "No reset", credit: "Prepaid balance", calendar_hour: "Hour", calendar_day: "Day", calendar_week: "Week", calendar_month: "Month" };
@@ -27,7 +29,7 @@ function Used({ of: one }) {
 }
 
 /** A window that has ended and was not used again has no next reset. */
-const Resets = ({ of: one }) => (!one.window_end ? WINDOWS[one.window] ?? one.window : new Date(one.window_end) < new Date() ? "at the next request" : html`<${Time} at=${one.window_end} />`);
+const Resets = ({ of: one }) => (one.isUnused ? html`<span class="quiet">not used yet</span>` : !one.window_end ? WINDOWS[one.window] ?? one.window : new Date(one.window_end) < new Date() ? "at the next request" : html`<${Time} at=${one.window_end} />`);
 
 const columns = (me) => [
   { label: "Budget of", lead: true, cell: (one) => html`${me.role === "operator" && linkOf(one) ? html`<a href=${linkOf(one)}>${nameOf(one)}</a>` : nameOf(one)}` },
@@ -42,15 +44,41 @@ const columns = (me) => [
   { label: "Running", number: true, cell: (one) => (one.running ? count(one.running) : "") },
 ];
 
+const UNUSED_PAGES_MAX = 5;
+
+/** Budgets of keys and accounts that no request has used yet look like those that are used. */
+async function everyLimit(signal) {
+  const found = [];
+  for (let page = 1, total = 1; page <= UNUSED_PAGES_MAX && (page - 1) * 100 < total; page += 1) {
+    const answer = await ask("limit/list", { query: { all: true, page, size: 100 }, signal });
+    total = answer.total_count;
+    found.push(...answer.limits);
+  }
+  return found.filter((one) => one.kind !== "rule" && one.max_budget_usd !== null)
+    .map((one) => ({ scope_id: one.scope_id, scope_kind: one.kind, name: one.name, dimensions: {}, window: one.budget_duration ?? "none", window_end: null, budget_usd: one.max_budget_usd, spent_usd: "0", held_usd: "0", used_ratio: 0, running: 0, isUnused: true }));
+}
+
 /** Fullest budgets first; refreshed until the page is left. */
-export function Page({ me }) {
+function Budgets({ me }) {
   const { query } = here();
   const data = useData(async (signal) => (await ask("v1/budgets", { signal })).data.sort((one, other) => other.used_ratio - one.used_ratio), [], { every: EVERY_S, keep: "budgets" });
+  const limits = useData((signal) => (me.role === "operator" ? everyLimit(signal) : Promise.resolve([])), []);
   return html`${(data.data?.length ?? 0) > 5 && html`<${Filters} fields=${{ q: { label: "Name", hint: "Search by name" } }} values=${query} set=${(changes) => go(withQuery(changes))} />`}
-    <${Loaded} of=${data}>${(every) => {
+    <${Loaded} of=${data}>${(used) => {
+    const known = new Set(used.filter((one) => one.window !== "credit").map((one) => one.scope_id));
+    const every = [...used, ...(limits.data ?? []).filter((one) => !known.has(one.scope_id))];
     const rows = every.filter((one) => !query.q || nameOf(one).toLowerCase().includes(query.q.toLowerCase()));
-    if (!every.length) return html`<${Empty} title="No budget is in use yet.">${me.role === "operator" ? html`A budget appears here after its first request. Set a budget under <a href=${to("keys")}>Keys</a>.` : "Your key has no budget, or has not been used yet."}<//>`;
+    if (!every.length) return html`<${Empty} title="No budgets yet.">${me.role === "operator" ? html`Set a budget under <a href=${to("keys")}>Keys</a>.` : "Your key has no budget, or has not been used yet."}<//>`;
     return html`<${Table} caption=${`${many(rows.length, "budget")}, fullest first`} columns=${columns(me)} rows=${rows} keyOf=${(one) => `${one.scope_id} ${one.window} ${valuesOf(one)}`} />
       <p class="quiet small">Spend is by usage date, corrections included. Alerts are sent at 50, 80 and 100 %${every.some((one) => one.window === "credit") ? ", but not for prepaid credit" : ""}. Updated every ${count(EVERY_S)} seconds.</p>`;
   }}<//>`;
+}
+
+const VIEWS = { rules: RuleLimits, grants: Grants };
+
+export function Page({ me }) {
+  const { show } = here().query;
+  const View = VIEWS[show] ?? Budgets;
+  const tab = (words, name) => [words, to("budgets", { show: name }), (show ?? null) === name];
+  return html`${me.role === "operator" && html`<${Tabs} label="Limits" of=${[tab("Budgets", null), tab("Limits by rule", "rules"), tab("Grants", "grants")]} />`}<${View} me=${me} />`;
 }

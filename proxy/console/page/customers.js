@@ -3,6 +3,7 @@
 import { ask, changed, post } from "./api.js";
 import { count, many } from "./formatting.js";
 import { BudgetUse } from "./keys.js";
+import { GrantForm } from "./grants.js";
 import { AccountForm, KINDS, Limits, takesCredit, topUp } from "./limit_forms.js";
 import { go, here, to, withQuery } from "./route.js";
 import { Confirm, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Status, Table, Time, toast, useData } from "./ui.js";
@@ -31,6 +32,7 @@ function Actions({ of: one, me, again }) {
   return html`<${Menu} label=${`Actions for ${KINDS[one.kind]} ${one.name}`} of=${[
     { label: "Edit", act: () => openDialog(html`<${AccountForm} one=${one} kind=${one.kind} done=${() => (toast(`${one.name} is changed.`), again())} />`) },
     me.may === "admin" && takesCredit(one) && { label: "Top up", act: () => topUp(one.name, one, { account: one.id }, (paid) => (toast(`$${paid.usd} credit added for ${one.name}.`), again())) },
+    me.may === "admin" && { label: "Grant credit", act: () => openDialog(html`<${GrantForm} named=${{ account: one.id }} name=${one.name} done=${(grant) => (toast(`${grant.name} is granted.`), again())} />`) },
     { label: one.blocked ? "Unblock" : "Block", danger: !one.blocked, act: () => block(one, again) },
   ]} />`;
 }

@@ -2,6 +2,7 @@
 // searches and pages, so every key can be found.
 
 import { ask, everyAccount, keyOf, post, projectName } from "./api.js";
+import { GrantForm } from "./grants.js";
 import { Limits, KeyForm, takesCredit, topUp } from "./limit_forms.js";
 import { brief, many, nusd, percent, shortDay } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
@@ -54,6 +55,7 @@ function Actions({ of: key, me, again }) {
   return html`<${Menu} label=${`Actions for ${key.key_alias}`} of=${[
     { label: "Edit", act: () => openDialog(html`<${KeyForm} one=${key} done=${saved} />`) },
     me.may === "admin" && takesCredit(key) && { label: "Top up", act: () => topUp(key.key_alias, key, { key: key.token }, (paid) => (toast(`$${paid.usd} credit added for ${key.key_alias}.`), again())) },
+    me.may === "admin" && { label: "Grant credit", act: () => openDialog(html`<${GrantForm} named=${{ key: key.token }} name=${key.key_alias} done=${(one) => (toast(`${one.name} is granted.`), again())} />`) },
     { label: "Rotate", act: () => rotate(key, again) },
     { label: key.blocked ? "Unblock" : "Block", act: () => setBlocked(key, !key.blocked, again) },
     { label: "Revoke", danger: true, act: () => revoke(key, again) },

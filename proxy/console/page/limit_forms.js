@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { Form } from "./form.js";
-import { brief, count, nusd } from "./formatting.js";
+import { brief, count, exact, nusd } from "./formatting.js";
 import { html, Money, openDialog } from "./ui.js";
 
 const WINDOWS = { "": "no reset", "1d": "1 day", "7d": "7 days", "30d": "30 days", calendar_hour: "calendar hour", calendar_day: "calendar day", calendar_week: "calendar week", calendar_month: "calendar month" };
@@ -14,19 +14,23 @@ const COSTS = { false: "on request", true: "always" };
 const ENDS = { finish: "finish the stream", cut: "stop the stream" };
 const ON_OUTAGE = { "": "default (reject)", fail_closed: "reject requests", fail_open: "accept requests" };
 
-const list = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
-const number = (text) => (text.trim() === "" ? null : Number(text));
-const same = (text) => text.trim();
+export const list = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
+export const number = (text) => (text.trim() === "" ? null : Number(text));
+export const same = (text) => text.trim();
 
-/** Limits of keys and accounts. The API returns no period without a budget, so a new budget always sends its period. */
-const LIMITS = {
+/** Limits of keys, accounts and rules. The API returns no period without a budget, so a new budget always sends its period. */
+export const BOUNDS = {
   max_budget: { label: "Budget, USD", hint: "empty: no limit", type: "number", step: "any", min: 0, with: "budget_duration", from: (one) => one.max_budget ?? "", to: number },
   budget_duration: { label: "Budget period", options: WINDOWS, from: (one) => one.budget_duration ?? "", to: (text) => text || null },
   time_zone: { more: true, label: "Time zone of calendar periods", hint: "a name such as Europe/Berlin; empty: UTC", with: "budget_duration", from: (one) => one.time_zone ?? "", to: (text) => same(text) || null },
-  prepaid: { more: true, label: "Billing", hint: "prepaid: spend is limited to the credit added with “Top up”", options: PREPAID, from: (one) => one.prepaid, to: (text) => text === "true" },
   rpm_limit: { more: true, label: "Requests per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.rpm_limit ?? "", to: number },
   tpm_limit: { more: true, label: "Tokens per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.tpm_limit ?? "", to: number },
   max_parallel_requests: { more: true, label: "Parallel requests", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.max_parallel_requests ?? "", to: number },
+};
+/** Of keys and accounts only. */
+const LIMITS = {
+  ...BOUNDS,
+  prepaid: { more: true, label: "Billing", hint: "prepaid: spend is limited to the credit added with “Top up”", options: PREPAID, from: (one) => one.prepaid, to: (text) => text === "true" },
   cost_in_answers: { more: true, label: "Return cost in responses", hint: "in the usage of each response", options: COSTS, from: (one) => one.cost_in_answers, to: (text) => text === "true" },
 };
 const NONE = { max_budget: null, budget_duration: "30d", time_zone: null, prepaid: false, cost_in_answers: false, rpm_limit: null, tpm_limit: null, max_parallel_requests: null };
@@ -95,7 +99,7 @@ export const topUp = (name, one, named, done) => openDialog(html`<${CreditForm} 
 export const takesCredit = (one) => one.prepaid || nusd(one.credit_usd) !== 0n;
 
 /** `$0.15 / day`. */
-export const budgetText = (one) => (one.max_budget === null ? "" : `$${count(Number(one.max_budget))}${one.budget_duration ? ` / ${PER[one.budget_duration] ?? one.budget_duration}` : ", no reset"}${one.time_zone ? ` (${one.time_zone})` : ""}`);
+export const budgetText = (one) => (one.max_budget === null ? "" : `${exact(nusd(one.max_budget_usd))}${one.budget_duration ? ` / ${PER[one.budget_duration] ?? one.budget_duration}` : ", no reset"}${one.time_zone ? ` (${one.time_zone})` : ""}`);
 
 /** The limits as short texts. */
 export const limitTexts = (one) => [

@@ -5,7 +5,7 @@ import { count, many, nusd, OUTCOMES, SOURCES, span } from "./formatting.js";
 import { Older, useOlder } from "./older.js";
 import { Rejected, STATUSES } from "./rejected.js";
 import { go, here, period, to, withQuery } from "./route.js";
-import { Empty, Filters, html, Loaded, Status, Table, Time, useData } from "./ui.js";
+import { Empty, Filters, html, Loaded, Status, Table, Tabs, Time, useData } from "./ui.js";
 
 export const title = "Requests";
 export const hasPeriod = true;
@@ -85,8 +85,8 @@ function Nothing({ older, query, days, searchesAll }) {
 
 export function Page({ me }) {
   const isRejected = here().query.show === "rejected";
-  const tab = (words, show) => html`<button type="button" aria-pressed=${String(isRejected === (show === "rejected"))} onClick=${() => go(to("requests", { q: here().query.q, key_id: here().query.key_id, show }))}>${words}</button>`;
-  return html`<div class="row"><div class="tabs" role="group" aria-label="Requests">${tab("Sent to a provider", null)}${tab("Rejected by the proxy", "rejected")}</div></div>
+  const link = (show) => to("requests", { q: here().query.q, key_id: here().query.key_id, show });
+  return html`<${Tabs} label="Requests" of=${[["Sent to a provider", link(null), !isRejected], ["Rejected by the proxy", link("rejected"), isRejected]]} />
     ${isRejected ? html`<${Rejected} me=${me} />` : html`<${Settled} me=${me} />`}`;
 }
 

@@ -155,6 +155,9 @@ export function Filters({ fields, values, set, children }) {
     ${active.length > 0 && html`<div class="row chips">${active.map(([name, field]) => html`<button type="button" key=${name} class="chip" onClick=${() => set({ [name]: null })}><span class="unseen">Remove the filter </span>${field.label}: ${field.shown ?? values[name]} <span aria-hidden="true">×</span></button>`)}</div>`}`;
 }
 
+/** Buttons that show one of several views: [words, URL, is it chosen]. */
+export const Tabs = ({ label, of, children }) => html`<div class="row"><div class="tabs" role="group" aria-label=${label}>${of.map(([words, url, isChosen]) => html`<button type="button" key=${words} aria-pressed=${String(isChosen)} onClick=${() => go(url)}>${words}</button>`)}</div>${children}</div>`;
+
 /** Buttons for pages of 50 with the count. */
 export function Pages({ page, pages, total, word, set }) {
   if (pages <= 1) return null;

@@ -7,7 +7,7 @@ import { download } from "./csv.js";
 import { Change } from "./change.js";
 import { brief, count, day, many, moment, nusd, percent, shortDay } from "./formatting.js";
 import { go, here, period, to, withQuery, zone } from "./route.js";
-import { Empty, Filters, html, Loaded, Money, Share, Table, Tile, useData, useState } from "./ui.js";
+import { Empty, Filters, html, Loaded, Money, Share, Table, Tabs, Tile, useData, useState } from "./ui.js";
 
 export const title = "Usage";
 export const hasPeriod = true;
@@ -82,10 +82,7 @@ export function Figures({ of, before, operator, sparks = {} }) {
     <${Tile} label="Requests">${count(of.requests)}${delta("requests")}<//><${Tile} label="Tokens" more="input and output">${count(of.input_tokens + of.output_tokens)}<//></div>`;
 }
 
-function Tabs({ metric, operator }) {
-  const shown = Object.entries(METRICS).filter(([name]) => operator || !OF_OPERATOR.includes(name));
-  return html`<div class="tabs" role="group" aria-label="Metric">${shown.map(([name, [words]]) => html`<button type="button" key=${name} aria-pressed=${String(name === metric)} onClick=${() => go(withQuery({ metric: name === "revenue" ? null : name }))}>${words}</button>`)}</div>`;
-}
+const tabsOf = (metric, operator) => Object.entries(METRICS).filter(([name]) => operator || !OF_OPERATOR.includes(name)).map(([name, [words]]) => [words, withQuery({ metric: name === "revenue" ? null : name }), name === metric]);
 
 const labelOf = (bucket, at) => (bucket === "hour" ? moment(at, zone()).slice(0, -3) : day(at, zone()));
 
@@ -151,7 +148,7 @@ function Report({ report, metric, operator, chosen, filters }) {
   const rows = [...report.rows].sort((one, other) => Number(Boolean(one.isRest)) - Number(Boolean(other.isRest)) || Number(valueOf(other)) - Number(valueOf(one)));
   const shown = columns(report, metric, operator, Boolean(report.earlier)).filter((one) => !one.hidden);
   return html`<${Figures} of=${report.total} before=${report.previous.total} operator=${operator} />
-    <div class="row"><${Tabs} metric=${metric} operator=${operator} /><button type="button" class="push" aria-expanded=${String(explained)} onClick=${() => explain(!explained)}>Explain change</button></div>
+    <${Tabs} label="Metric" of=${tabsOf(metric, operator)}><button type="button" class="push" aria-expanded=${String(explained)} onClick=${() => explain(!explained)}>Explain change</button><//>
     ${explained && html`<${Change} query=${reportQuery(filters, chosen)} chosen=${chosen} />`}
     <${Chart} report=${report} rows=${rows} metric=${metric} /><${Days} report=${report} rows=${rows} metric=${metric} />
     <div class="row spread"><h2>By ${wordsOf(by).toLowerCase()}</h2><button type="button" onClick=${() => download(shown, rows, `tokenweir-usage-${by.replace(":", "-")}-${chosen.first}-${chosen.last}.csv`)}>Download CSV</button></div>
