@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -17,7 +17,10 @@ from urllib.parse import urlsplit
 from sqlalchemy import Engine
 
 from proxy.billing.reservation import CounterState
+from proxy.console.api.delivery import SinkShown
 from proxy.console.api.live import RemoteCoverage, RunningSnapshot
+from proxy.console.api.models import ConfiguredModel
+from proxy.console.api.providers import ConfiguredProvider, ProviderState
 from proxy.foundation.outage import OutageLog
 from proxy.gateway.dimensions.ids import DimensionIds
 from proxy.gateway.dimensions.requests import RequestDimensions
@@ -81,6 +84,31 @@ class Inside:
 
 
 @dataclass(slots=True)
+class Deployed:
+    """What is configured and how providers are, as a test says it."""
+
+    settings: Settings
+    states: list[ProviderState] = field(default_factory=list)
+    sinks_shown: list[SinkShown] = field(default_factory=list)
+
+    @property
+    def configuration(self) -> Deployed:
+        return self
+
+    def providers(self) -> list[ConfiguredProvider]:
+        return [ConfiguredProvider(name="tera", base_url="http://127.0.0.1:1", models=["*"])]
+
+    async def provider_states(self) -> list[ProviderState]:
+        return self.states
+
+    def models(self, used: Iterable[str]) -> list[ConfiguredModel]:
+        return []
+
+    def sinks(self, _engine: Engine) -> list[SinkShown]:
+        return self.sinks_shown
+
+
+@dataclass(slots=True)
 class Counters:
     """The budgets' counters, as a test says them."""
 
@@ -114,9 +142,10 @@ class Stand:
             self.keys, pepper=bytes.fromhex(PEPPER), unix_time=time.time, observer=OutageLog("keys")
         )
         await self._keyring.refresh()
+        self.deployed = Deployed(settings)
         made = Console(
             settings, LedgerStores(settings, self.engine), self._keyring, self.budgets,  # type: ignore[arg-type]
-            self.inside, self.inside.latest,  # type: ignore[arg-type]
+            self.inside, self.inside.latest, self.deployed,  # type: ignore[arg-type]
         )  # fmt: skip
         await made.start(lambda status, code: self.refused.append((status, code)))
         return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,11 @@ def test_questions_of_clients_take_no_thread_of_the_console(stand: Stand) -> Non
 
 OPERATORS = [
     ("GET", "/v1/audit"),
+    ("GET", "/v1/providers"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/sinks"),
+    ("GET", "/v1/dead-letters"),
+    ("GET", "/v1/statements"),
     ("GET", "/account/list"),
     ("POST", "/account/new"),
     ("POST", "/account/update"),
@@ -92,7 +98,8 @@ def test_without_a_secret_nothing_is_said_and_a_key_is_no_operator(stand: Stand)
 
 async def test_without_a_secret_of_its_own_it_does_not_listen(stand: Stand, tmp_path: Path) -> None:
     off = parse(CONFIG[CONFIG.index("key_pepper") :], env={"PEPPER": PEPPER}, folder=tmp_path)
-    console = Console(off, LedgerStores(off, stand.engine), None, None, stand.inside, stand.inside.latest)  # type: ignore[arg-type]
+    inside, deployed, nobody = stand.inside, stand.deployed, SimpleNamespace()
+    console = Console(off, LedgerStores(off, stand.engine), nobody, nobody, inside, inside.latest, deployed)  # type: ignore[arg-type]
     await console.start(lambda _status, _code: None)
     assert console.url is None
     await console.close()

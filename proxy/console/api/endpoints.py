@@ -6,7 +6,7 @@ Invariant: one `Endpoint` defines all of a route: access, query, body, answers a
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -94,6 +94,8 @@ class Endpoint:
     body: type[msgspec.Struct] | None = None
     role: OperatorRole | None = None
     """the role that an operator needs at least; None: keys may call it, too"""
+    other_types: Sequence[str] = ()
+    """media types that the body of a 200 may have, in place of JSON"""
 
     @property
     def placeholder(self) -> str | None:

@@ -63,7 +63,7 @@ def _operation(one: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     answers = {
         str(status): {
             "description": "Success." if status == 200 else "Not settled yet.",
-            "content": _json(schemas[_key(kind)]),
+            "content": _json(schemas[_key(kind)]) | (_others(one) if status == 200 else {}),
         }
         for status, kind in one.answers.items()
     }
@@ -76,6 +76,10 @@ def _operation(one: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     if one.body is not None:
         shown["requestBody"] = {"required": True, "content": _json(schemas[_key(one.body)])}
     return shown
+
+
+def _others(one: Endpoint) -> dict[str, Any]:
+    return {kind: {"schema": {"type": "string"}} for kind in one.other_types}
 
 
 def _json(schema: Any) -> dict[str, Any]:

@@ -60,9 +60,7 @@ class DeadLetters:
 
     def open(self) -> list[StoredDeadLetter]:
         """The open dead letters, oldest first."""
-        query = select(dead_letters).where(_COLUMNS.state == OPEN).order_by(_COLUMNS.first_seen, _COLUMNS.id)
-        with reading(self._engine) as connection:
-            return [StoredDeadLetter(*row) for row in connection.execute(query)]
+        return read_open(self._engine)
 
     def named(self, prefix: str) -> StoredDeadLetter:
         """The open dead letter whose id begins with `prefix`. Raises UnknownNameError if none matches,
@@ -110,6 +108,13 @@ class DeadLetters:
             return self._to_entry(dead_letter.payload.encode())
         except Exception as error:
             raise DeadLetterError(f"the payload still cannot be read: {type(error).__name__}: {error}") from error
+
+
+def read_open(engine: Engine, limit: int | None = None) -> list[StoredDeadLetter]:
+    """The open dead letters, oldest first; at most `limit`. Raises LedgerUnavailable."""
+    query = select(dead_letters).where(_COLUMNS.state == OPEN).order_by(_COLUMNS.first_seen, _COLUMNS.id)
+    with reading(engine) as connection:
+        return [StoredDeadLetter(*row) for row in connection.execute(query.limit(limit))]
 
 
 def count_open(engine: Engine) -> int:

@@ -16,6 +16,7 @@ import msgspec
 from proxy.budgets.store import BudgetStore
 from proxy.console.api.accounts import AccountsApi
 from proxy.console.api.audited_operations import AuditedOperations
+from proxy.console.api.delivery import DeliveryApi
 from proxy.console.api.endpoints import HEADERS, Endpoint, add, add_session
 from proxy.console.api.erasure import ErasureApi
 from proxy.console.api.exchanges import ExchangesApi
@@ -23,9 +24,12 @@ from proxy.console.api.grants import GrantsApi
 from proxy.console.api.keys import KeysApi
 from proxy.console.api.limits import LimitsApi
 from proxy.console.api.live import LiveApi
+from proxy.console.api.models import ModelsApi
 from proxy.console.api.openapi import document
+from proxy.console.api.providers import ProvidersApi
 from proxy.console.api.refusals import RefusalsApi
 from proxy.console.api.sessions import Sessions
+from proxy.console.api.statements import StatementsApi
 from proxy.console.api.status import StatusApi, me
 from proxy.console.api.usage import UsageApi
 from proxy.console.api.usage_report import UsageReportApi
@@ -43,6 +47,7 @@ from proxy.ledger.dimensions.values import DimensionValues
 from proxy.reports.dimensions import ValueReader
 from proxy.reports.totals import read_paid
 from proxy.runtime.machine.ledger_stores import LedgerStores
+from proxy.runtime.proxy.deployment_state import DeploymentState
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.settings.listeners import AdminSettings
@@ -65,6 +70,7 @@ class Console:
         budgets: BudgetStore,
         running: RunningExchanges,
         refusals: Callable[[], Awaitable[Sequence[RefusedRequest]]],
+        state: DeploymentState,
     ) -> None:
         """`refusals`: the latest refusals, the newest first."""
         self._settings = settings
@@ -73,6 +79,7 @@ class Console:
         self._budgets = budgets
         self._running = running
         self._refusals = refusals
+        self._state = state
         self._threads = BoundedExecutor(THREADS, name="console", waiting_max=WAITING_MAX)
         self._server: Server | None = None
         self._reports = LedgerReports(store.engine, self._threads, running.key_of, store.end_user_pepper())
@@ -147,6 +154,16 @@ class Console:
         yield from UsageReportApi(self._reports, unix_time=time.time).endpoints()
         yield from ExchangesApi(self._reports).endpoints()
         yield from RefusalsApi(self._refusals, self._reports).endpoints()
+        yield from ProvidersApi(
+            store.engine, self._threads, configured=self._state.providers, states=self._state.provider_states,
+            unix_time=time.time,
+        ).endpoints()  # fmt: skip
+        yield from ModelsApi(self._reports, configured=self._state.models, unix_time=time.time).endpoints()
+        yield from StatementsApi(
+            store.engine, self._threads, store.accounts, store.keys,
+            letterhead=lambda: self._state.configuration.settings.statement, unix_time=time.time,
+        ).endpoints()  # fmt: skip
+        yield from DeliveryApi(store.engine, self._threads, sinks=partial(self._state.sinks, store.engine)).endpoints()
         yield from LiveApi(self._running.running, sessions, unix_time=time.time).endpoints()
         yield from status.endpoints()
         yield from keys.endpoints()

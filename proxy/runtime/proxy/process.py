@@ -46,6 +46,7 @@ from proxy.runtime.machine.waiting import Waiting
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.configuration import Reloader
 from proxy.runtime.proxy.console import Console
+from proxy.runtime.proxy.deployment_state import PROVIDERS, DeploymentState
 from proxy.runtime.proxy.handlers import STARTING, Handlers, client_routes, make_handlers, waiting_routes
 from proxy.runtime.proxy.handover import FIRST, LEADS, REPLACED, Listeners, Succession, offer, open_offer
 from proxy.runtime.proxy.node import Settling
@@ -154,6 +155,7 @@ class Proxy:
         stops.push_async_callback(key_reads.close)
         dimensions = _dimensions(resources, stops)
         refusals = RecentRefusals(RefusalLog(unix_time=time.time), peers)
+        state = DeploymentState(resources.configuration, peers)
         handlers = make_handlers(
             resources, settling.outbox, accepting, upstream, tapes, others, key_reads, dimensions, refusals.local, tasks
         )
@@ -162,7 +164,7 @@ class Proxy:
         remote = None if queue is None else RemoteExchanges(queue.leases, resources.learned.estimator)
         running = RunningExchanges(handlers.exchanges, handlers.background, peers, remote, resources.node.node_id)
         if peers is not None:
-            stops.callback((await peers.listen(partial(_answer, exposition, running, refusals))).close)
+            stops.callback((await peers.listen(partial(_answer, exposition, running, refusals, state))).close)
         settling.start(tasks)
         stops.push_async_callback(_settle_last, settling, resources)
 
@@ -184,7 +186,7 @@ class Proxy:
         if roster is not None:
             _join(roster, tasks, stops, is_first=is_first)
         listening = await self._listen(
-            stops, resources, handlers, running, refusals, exposition, key_reads, is_first=is_first,
+            stops, resources, handlers, running, refusals, state, exposition, key_reads, is_first=is_first,
             keeps_tapes=tapes is not None,
         )  # fmt: skip
         self.listeners = listening
@@ -271,6 +273,7 @@ class Proxy:
         handlers: Handlers,
         running: RunningExchanges,
         refusals: RecentRefusals,
+        state: DeploymentState,
         exposition: Exposition,
         key_reads: KeyReads,
         *,
@@ -282,7 +285,7 @@ class Proxy:
         settings, peers, accepting, metrics = self._settings, self._peers, self._accepting, resources.metrics
         listen, journal = settings.listen, resources.node.journal
         console = Console(
-            settings, resources.store, resources.keyring, resources.admission.store, running, refusals.latest
+            settings, resources.store, resources.keyring, resources.admission.store, running, refusals.latest, state
         )
         stops.push_async_callback(console.close)
         if is_first:
@@ -478,8 +481,16 @@ class Exposition:
         return own if self._peers is None else await self._peers.exposition(own)
 
 
-async def _answer(exposition: Exposition, running: RunningExchanges, refusals: RecentRefusals, request: str) -> bytes:
+async def _answer(
+    exposition: Exposition,
+    running: RunningExchanges,
+    refusals: RecentRefusals,
+    state: DeploymentState,
+    request: str,
+) -> bytes:
     """The answer to a peer."""
     if request == REFUSALS:
         return refusals.answer()
+    if request == PROVIDERS:
+        return state.answer()
     return await (exposition.own() if request == METRICS else running.answer_to(request))
