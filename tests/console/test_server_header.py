@@ -31,7 +31,7 @@ REQUESTS: dict[str, tuple[bytes, int | None, int | None]] = {
     "page": (get("/"), 200, 200),
     "API": (get("/openapi.json"), 404, 200),
     "live": (get("/v1/live", f"Authorization: Bearer {SECRET}", "Accept: text/event-stream"), 404, 200),
-    "no key": (get("/v1/models"), 401, 404),
+    "no key": (get("/v1/models"), 401, 401),
     "unknown path": (get("/nothing"), 404, 404),
     "method": (get("/healthz", method="DELETE"), 405, 405),
     "unknown method": (get("/healthz", method="BREW"), 400, 400),
