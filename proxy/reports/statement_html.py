@@ -53,7 +53,7 @@ tr.line.under td:first-child { padding-left: 1rem; }
 footer { margin-top: 3rem; }
 @media screen and (max-width: 900px) {
   table.wide { font-size: .82em; }
-  table.wide th, table.wide td { padding-right: .5rem; }
+  table.wide :is(th, td):not(:last-child) { padding-right: .5rem; }
   table.wide td { white-space: normal; }
 }
 @media screen and (max-width: 640px) {
