@@ -22,7 +22,9 @@ def exchange_lines(exchange: SettledExchange, shown: Mapping[str, ShownDimension
     """The terminal entry, then its attempts and corrections in their order, then the total charge. `shown`: the values
     of its dimensions, by value id."""
     entry = exchange.terminal
-    model = entry.model if entry.upstream_model == entry.model else f"{entry.model} (there: {entry.upstream_model})"
+    model = entry.model
+    if entry.upstream_model != entry.model:
+        model += f" (provider model: {entry.upstream_model})"
     yield from _named({
         "exchange": entry.exchange_id,
         "began": f"{iso_utc(entry.started_at)}, took {entry.duration_ms:,.1f} ms"
@@ -60,7 +62,7 @@ def exchange_lines(exchange: SettledExchange, shown: Mapping[str, ShownDimension
     if len(exchange.entries) > 1:
         yield ""
         cost = _money(cost_in_all, "unknown") + _of_attempts(entry)
-        yield from _named({"in all": f"{_money(total, 'unpriced')}, cost {cost}"})
+        yield from _named({"total": f"{_money(total, 'unpriced')}, cost {cost}"})
     yield ""
     yield from _named({"details": json.dumps(entry.details, ensure_ascii=False, indent=2)})
 
@@ -90,6 +92,6 @@ def _money(nusd: int | None, absent: str) -> str:
 def _tokens(entry: LedgerEntry) -> str:
     counts = {
         "prompt": entry.prompt_tokens, "cached": entry.cached_tokens, "output": entry.completion_tokens,
-        "of it reasoning": entry.reasoning_tokens,
+        "incl. reasoning": entry.reasoning_tokens,
     }  # fmt: skip
     return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count is not None) or "none known"

@@ -187,7 +187,7 @@ def test_one_exchange_is_shown_whole(run: Commands) -> None:
         one.model,
         one.provider,
         "a goodwill",
-        "in all      0 USD",
+        "total       0 USD",
         "details",
     ):
         assert words in text
