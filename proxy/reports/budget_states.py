@@ -1,25 +1,37 @@
 """The states of many budgets, from the states of their limit counters.
 
-Invariant: the ledger is read a few times for all of them, however many there are.
+Invariants: the ledger is read a few times for all of them, however many there are. A budget whose counter has no spend,
+because no request has used it since the store was emptied, has the spend of the ledger; at most UNUSED_MAX of these are
+read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from sqlalchemy import Engine
+from msgspec.structs import replace
+from sqlalchemy import Engine, select
 
-from proxy.billing.limits import quota_of, scope_of
+from proxy.billing.limits import credit_counter_id, quota_of, scope_of
 from proxy.billing.money import ZERO_NUSD
 from proxy.billing.reservation import CounterState
 from proxy.budgets.budget_state import BudgetState, credit_state, window_state
-from proxy.budgets.thresholds import subjects
+from proxy.budgets.thresholds import RULE, Subject, subjects
+from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.settling.spend import sums
 from proxy.reports.key_spend import read_credits
+from proxy.storage.database import reading
+
+# Budgets whose spend is read from the ledger, one by one: those of the newest keys and accounts.
+UNUSED_MAX = 500
 
 
-def read_budget_states(engine: Engine, counters: Sequence[CounterState], now: float) -> list[BudgetState]:
-    """The budgets and prepaid balances of these counters at `now` (Unix seconds), in their order. Raises
-    LedgerUnavailable."""
+def read_budget_states(
+    engine: Engine, counters: Sequence[CounterState], now: float, scope_ids: Collection[str] | None = None
+) -> list[BudgetState]:
+    """The budgets and prepaid balances of these counters at `now` (Unix seconds), in their order, then those without a
+    counter. `scope_ids`: of these keys and accounts only; None: of all. Raises LedgerUnavailable."""
+    counters = _seeded(engine, counters, now, scope_ids)
     of_money = [(scope_of(one.counter_id), one) for one in counters if quota_of(one.counter_id) is None]
     known = subjects(engine, {scope_id for scope_id, _ in of_money})
     prepaid = {one.scope_id for one in known.values() if one.limits.prepaid}
@@ -33,6 +45,38 @@ def read_budget_states(engine: Engine, counters: Sequence[CounterState], now: fl
         elif scope_id in prepaid:
             states.append(credit_state(counter, known[scope_id], added.get(scope_id, ZERO_NUSD)))
     return [one for one in states if one is not None]
+
+
+def _seeded(
+    engine: Engine, counters: Sequence[CounterState], now: float, scope_ids: Collection[str] | None
+) -> list[CounterState]:
+    """The counters. Each budget of a key or an account has its spend, from the ledger if the store does not know it."""
+    found = {one.counter_id: one for one in counters}
+    known = {one.counter_id for one in counters if one.spent is not None}
+    of_scopes = subjects(engine, _limited(engine) if scope_ids is None else scope_ids).values()
+    missing = [one for subject in of_scopes for one in _counters(subject, now) if one[0] not in known][:UNUSED_MAX]
+    for total in sums(engine, missing) if missing else ():
+        counter = found.get(total.counter_id) or CounterState(total.counter_id, total.since, None, 0, 0, 0)
+        found[total.counter_id] = replace(counter, since=total.since, spent=total.amount)
+    return list(found.values())
+
+
+def _limited(engine: Engine) -> list[str]:
+    """The ids of usable keys and accounts with limits, the newest first."""
+    keys, of = api_keys.c, accounts.c
+    usable = select(keys.key_id).where(keys.limits.is_not(None), keys.revoked_at.is_(None))
+    with reading(engine) as connection:
+        newest = connection.execute(usable.order_by(keys.created_at.desc()).limit(UNUSED_MAX)).scalars()
+        limited = connection.execute(select(of.account_id).where(of.limits.is_not(None)).limit(UNUSED_MAX)).scalars()
+        return [*limited, *newest]
+
+
+def _counters(subject: Subject, now: float) -> Iterator[tuple[str, float]]:
+    """The id and the beginning of the counters of its budget and its balance."""
+    if subject.kind != RULE and subject.limits.budget_at(now) is not None:
+        yield subject.scope_id, subject.limits.window_start(subject.created_at, now)
+    if subject.kind != RULE and subject.limits.prepaid:
+        yield credit_counter_id(subject.scope_id), 0.0
 
 
 def fullest(states: Iterable[BudgetState]) -> dict[str, BudgetState]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.billing.limits import Limits, credit_counter_id
+from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
 from proxy.foundation.ids import exchange_id
 from proxy.reports.totals import read_paid
@@ -95,6 +96,28 @@ def test_prepaid_stands_among_the_budgets(stand: Stand) -> None:
             "credit", "10", "6", "1", 0.6,
         )  # fmt: skip
         assert (shown["name"], shown["window_end"]) == ("key-1", None)
+
+
+def test_a_budget_without_a_counter_has_the_spend_of_the_ledger(stand: Stand) -> None:
+    """Before: no budget was shown until its first request after the store was emptied, and a new one never."""
+    secret = stand.key(limits=Limits(budget_nusd=10 * USD, budget_window="none"))
+    stand.key("key-2", limits=Limits(budget_nusd=5 * USD, prepaid=True))
+    stand.key("key-3", limits=Limits(rpm=5))
+    settle(stand.engine, entry(1), node=None)
+    spent = usd_text(entry(1).charge_nusd or 0)
+    stand.budgets.gates = [CounterState("key-2", 0.0, None, USD, 1, 0)]  # emptied while a request ran
+
+    def budgets(**key: str) -> list[tuple[str, ...]]:
+        found = stand.get("/v1/budgets", **key)["data"]
+        return sorted(
+            (one["name"], one["window"], one["budget_usd"], one["spent_usd"], one["held_usd"]) for one in found
+        )
+
+    own = ("key-1", "none", "10", spent, "0")
+    assert budgets() == [own, ("key-2", "30d", "5", "0", "1"), ("key-2", "credit", "0", "0", "0")]
+    assert budgets(key=secret) == [own]
+    (line,) = stand.get("/key/list?q=key-1")["keys"]
+    assert line["budget_use"]["spent_usd"] == spent
 
 
 def test_acts_are_paged_without_a_gap(stand: Stand) -> None:

@@ -315,7 +315,7 @@ class AccountsApi:
         """Account id → its fullest budget or balance. None: of all accounts. Raises OSError."""
         ids = None if account_ids is None else [*account_ids, *map(credit_counter_id, account_ids)]
         counters = await self.counter_states(ids)
-        return fullest(await self.threads.run(read_budget_states, self.engine, counters, self.unix_time()))
+        return fullest(await self.threads.run(read_budget_states, self.engine, counters, self.unix_time(), account_ids))
 
     def _recent(self, text: str) -> str:
         """`text`, if it is an id created within ID_AGE_S_MAX. Raises ApiError."""

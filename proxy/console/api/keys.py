@@ -251,7 +251,7 @@ class KeysApi:
         """Key id → its fullest budget or balance. None: of all keys. Raises OSError."""
         ids = None if key_ids is None else [*key_ids, *map(credit_counter_id, key_ids)]
         counters = await self.counter_states(ids)
-        return fullest(await self.threads.run(read_budget_states, self.engine, counters, self.unix_time()))
+        return fullest(await self.threads.run(read_budget_states, self.engine, counters, self.unix_time(), key_ids))
 
     async def _paid_by(self, key: ApiKey) -> SpendAndCredit:
         return (await self.threads.run(self.paid, [key.key_id]))[key.key_id]

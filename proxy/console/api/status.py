@@ -139,7 +139,8 @@ class StatusApi:
     async def budgets(self, call: ApiCall) -> ApiReply:
         """The budgets that the caller may see. Raises OSError."""
         counters = [one for one in await self.counter_states() if call.session.may_see(scope_of(one.counter_id))]
-        found = await self.threads.run(read_budget_states, self.engine, counters, time.time())
+        own = None if call.session.key is None else [call.session.key.key_id]
+        found = await self.threads.run(read_budget_states, self.engine, counters, time.time(), own)
         shown = _bounded(found)
         ids = {value_id for one in shown for value_id in one.subject.dimensions.values()}
         values = await self.threads.run(self.values.shown, ids) if ids else {}

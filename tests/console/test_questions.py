@@ -1,0 +1,135 @@
+"""What an operator is asked, answered in the console of `tokenweir demo --full`, each in at most six steps."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.console.test_page import PATIENCE_MS, sign_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.process]
+
+STEPS_MAX = 6
+
+
+class Demo:
+    """`tokenweir demo --full`, and what it prints."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "proxy", "demo", "--full"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        lines = []
+        for line in self._process.stdout:
+            lines.append(line)
+            if re.fullmatch(r"   [0-9a-f]{64}\n", line):
+                break
+        self.printed = "".join(lines)
+        found = re.search(r"(http://\S+)  \(sign in", self.printed)
+        assert found is not None, self.printed
+        self.url, self.secret = found[1], lines[-1].strip()
+
+    def answer(self, question: str) -> str:
+        """The line below a question that begins so."""
+        lines = self.printed.splitlines()
+        return next(after.strip() for one, after in pairwise(lines) if one.strip().startswith(question))
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=30)
+
+
+class Operator:
+    """Somebody at the console, whose steps are counted: a click, a choice, a text that is typed."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.steps = page, 0
+
+    def click(self, name: str, role: str = "link") -> None:
+        self.steps += 1
+        self.page.get_by_role(role, name=name, exact=True).first.click()  # type: ignore[arg-type]
+
+    def choose(self, name: str, option: str) -> None:
+        """`name`: of the field in its form."""
+        self.steps += 1
+        self.page.locator(f"select[name={name}]").select_option(label=option)
+
+    def check(self, field: re.Pattern[str]) -> None:
+        self.steps += 1
+        self.page.get_by_label(field).check()
+
+    def search(self, text: str) -> None:
+        """From any page: open the search, type, take the first result."""
+        self.steps += 3
+        self.page.keyboard.press("Control+K")
+        self.page.get_by_role("combobox", name="Search").fill(text)
+        self.page.get_by_role("option").filter(has_text=text).first.click()
+
+    def sees(self, *texts: str) -> None:
+        """These texts are on the page, after at most STEPS_MAX steps."""
+        for text in texts:
+            self.page.get_by_text(text).first.wait_for(timeout=PATIENCE_MS)
+        assert self.steps <= STEPS_MAX
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    made = Demo()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def operator(browser: Browser, demo: Demo) -> Iterator[Operator]:
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.set_default_timeout(PATIENCE_MS)
+    sign_in(page, demo.url, demo.secret)
+    yield Operator(page)
+    page.close()
+
+
+def usd(text: str, decimals: int) -> str:
+    """`11.51235445`: `11.5124`"""
+    return f"{float(text):.{decimals}f}"
+
+
+def test_why_a_customer_pays_more(operator: Operator, demo: Demo) -> None:
+    found = re.fullmatch(r"(\S+) → (\S+) USD: price \+(\S+), volume and mix \+\S+", demo.answer("Why does Contoso"))
+    assert found is not None
+    before, after, price = found.groups()
+    operator.click("Usage")
+    operator.choose("organization_id", "Contoso Health")
+    operator.check(re.compile("Compare with"))
+    operator.click("Explain change", "button")
+    operator.sees(f"${usd(before, 4)}", f"${usd(after, 4)}", f"+${usd(price, 4)}")
+
+
+def test_where_a_response_is(operator: Operator, demo: Demo) -> None:
+    exchange_id = demo.answer("Where is response").partition(":")[0]
+    operator.search("chatcmpl-Contoso77of154")
+    operator.sees("77", "154")
+    assert exchange_id in operator.page.url
+
+
+def test_which_keys_are_nearly_spent(operator: Operator, demo: Demo) -> None:
+    shares = dict(re.findall(r"(\S+) (\d+) %", demo.answer("Which keys are nearly spent")))
+    assert len(shares) == 3
+    operator.click("Budgets")
+    operator.sees(*shares, *(f"{share} %" for share in shares.values()))
+    rows = operator.page.get_by_role("row").all_inner_texts()[1:4]
+    assert {alias for alias in shares if any(alias in row for row in rows)} == shares.keys(), "the fullest come first"
+
+
+def test_who_changed_a_price(operator: Operator, demo: Demo) -> None:
+    operator.click("Audit")
+    operator.sees("prices.change", "tera-large", demo.answer("Who changed the price"), "3 → 3.6")
