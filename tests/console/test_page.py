@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from proxy.billing.correction import CorrectionRequest
 from proxy.console.page_routes import FOLDER, page_files
 from proxy.demo.script import Shape
+from tests.console.browsing import PATIENCE_MS, sign_in
 from tests.console.entries import entry, rerated
 from tests.console.furnished import KEYS, furnish, running
 from tests.console.serving import opened
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.io
 
 PHONE = {"width": 360, "height": 740}
-PATIENCE_MS = 15_000
 VIEWS = {"overview": "Overview", "usage": "Usage", "requests": "Requests", "live": "Live",
          "customers": "Customers", "keys": "Keys", "budgets": "Budgets", "audit": "Audit"}  # fmt: skip
 VENDORED = {
@@ -92,14 +92,6 @@ def page(browser: Browser) -> Iterator[Page]:
     context.close()
     # A refusal that the page shows in words is told by the browser too.
     assert [one for one in wrong if "the server responded with a status of 4" not in one] == []
-
-
-def sign_in(page: Page, url: str, secret: str = SECRET) -> None:
-    page.goto(url)
-    page.wait_for_selector("#credential:focus")
-    page.keyboard.type(secret)  # the field has the focus
-    page.keyboard.press("Enter")
-    page.wait_for_selector("nav", state="attached")  # on a phone it is in a drawer
 
 
 def sign_out(page: Page) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.console.test_page import PATIENCE_MS, sign_in
+from tests.console.browsing import PATIENCE_MS, sign_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -71,7 +71,7 @@ class Operator:
     def search(self, text: str) -> None:
         """From any page: open the search, type, take the first result."""
         self.steps += 3
-        self.page.keyboard.press("Control+K")
+        self.page.locator(".search-button").click()
         self.page.get_by_role("combobox", name="Search").fill(text)
         self.page.get_by_role("option").filter(has_text=text).first.click()
 
@@ -117,6 +117,7 @@ def test_why_a_customer_pays_more(operator: Operator, demo: Demo) -> None:
 def test_where_a_response_is(operator: Operator, demo: Demo) -> None:
     exchange_id = demo.answer("Where is response").partition(":")[0]
     operator.search("chatcmpl-Contoso77of154")
+    operator.click("tera-large", "cell")
     operator.sees("77", "154")
     assert exchange_id in operator.page.url
 
