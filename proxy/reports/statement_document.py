@@ -179,7 +179,7 @@ def _due_notes(statement: Statement) -> Iterator[str]:
         return
     if statement.due.total_nusd == 0:
         yield "Nothing has to be paid for this month."
-    else:
+    elif statement.letterhead.seller or statement.letterhead.terms:
         by = "" if statement.due_on is None else f" by {statement.due_on}"
         yield f"Please pay{by}, with the number {statement.short_number}."
         yield from statement.letterhead.terms.splitlines()

@@ -240,9 +240,10 @@ def test_estimates_have_their_share() -> None:
 
 
 def test_without_settings_there_is_neither_seller_nor_tax() -> None:
-    statement = a_statement(usage(1), letterhead=StatementSettings())
+    statement = a_statement(usage(1, usage=Usage(1_000_000, None, 0)), letterhead=StatementSettings())
     found = document(statement)
     assert (found.seller, found.customer, statement.due_on) == ([], ["Contoso"], None)
+    assert found.due_notes == []
     assert not any("%" in row.cells[0] for row in section(found, "Charges").rows)
     assert statement_json(statement)["seller"] is None
     assert statement_json(statement)["due"]["tax"] is None
