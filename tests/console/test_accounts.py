@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -135,13 +136,34 @@ def test_acts_are_paged_without_a_gap(stand: Stand) -> None:
 
 
 def test_a_wrong_type_is_named_as_json_names_it(stand: Stand) -> None:
-    wrong = {
-        ("max_budget", "5"): "'max_budget': Expected a number or null, got text.",
-        ("rpm_limit", 1.5): "'rpm_limit': Expected a whole number or null, got a number.",
-        ("prepaid", 1): "'prepaid': Expected true or false, got a whole number.",
-        ("models", "one"): "'models': Expected a list or null, got text.",
-        ("key_alias", ""): "'key_alias': Expected text of length >= 1.",
-    }
-    for (name, value), message in wrong.items():
+    wrong: list[tuple[str, Any, str]] = [
+        ("max_budget", "5", "'max_budget': must be a number from 0 to 1,000,000 or null, not text."),
+        ("max_budget", 1e9, "'max_budget': must be a number from 0 to 1,000,000 or null."),
+        ("rpm_limit", 1.5, "'rpm_limit': must be a whole number from 1 to 1,000,000,000 or null, not a number."),
+        ("prepaid", 1, "'prepaid': must be true or false, not a whole number."),
+        ("models", "one", "'models': must be a list of at most 1,000 elements or null, not text."),
+        ("key_alias", "", "'key_alias': must be text of 1 to 128 characters."),
+        ("on_exhausted", "stop", "'on_exhausted': must be one of cut and finish."),
+        ("tags", ["a", 5], "'tags' (tags[1]): must be text of 1 to 64 characters, not a whole number."),
+        (
+            "budget_raise", {"usd": 0, "until": "3d"},
+            "'budget_raise' (budget_raise.usd): must be a number above 0 and at most 1,000,000.",
+        ),
+    ]  # fmt: skip
+    for name, value, message in wrong:
         refused = stand("POST", "/key/generate", {name: value})
         assert (refused.status, refused.body["error"]["message"]) == (400, message)
+    outcomes = (
+        "served, client_left, upstream_failed, upstream_stalled, budget_cut, shut_down, crashed, refused_upstream"
+    )
+    groups = "one of organization, project, key, model, provider, end_user, session, run and tag:NAME"
+    refused = stand("GET", "/v1/exchanges?outcome=zzz").body["error"]["message"]
+    assert sorted(re.split(", | and ", refused.removeprefix("'outcome': must be one of ").removesuffix("."))) == sorted(
+        outcomes.split()
+    )
+    queries = {
+        "/v1/exchanges?limit=soon": "'limit': must be a whole number from 1 to 200, not text.",
+        "/v1/exchanges?after=1": "'after': must be a cursor of this list: 'next_after' of the last page.",
+        "/v1/usage?group_by=colour": f"'group_by': must be {groups}.",
+    }
+    assert {path: stand("GET", path).body["error"]["message"] for path in queries} == queries

@@ -96,7 +96,7 @@ def test_one_value_is_shown_and_not_in_the_audit_log(stand: Stand) -> None:
         ("new", {**EACH, "time_zone": "Berlin", "budget_duration": "calendar_day"}, "time_zone", "not a time zone"),
         ("new", {**EACH, "models": ["a*b"]}, "models", "must be names of models"),
         ("new", {**EACH, "providers": ["One"]}, "providers", "names of providers"),
-        ("new", {**EACH, "quotas": {"days": 1}}, "quotas", "days"),
+        ("new", {**EACH, "quotas": {"days": 1}}, "quotas", "one of requests, input_tokens"),
         ("new", {**EACH, "budget_raise": {"usd": 1, "until": "never"}}, "budget_raise", "must end"),
         ("new", {"name": "a", "rpm_limit": 1, "alert_only": True}, "alert_only", "needs a budget"),
         ("new", {**EACH, "fallback_model": "m"}, "fallback_model", "counts in this limit, too"),

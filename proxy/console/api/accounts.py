@@ -109,7 +109,7 @@ class NewCredit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     usd: Annotated[float, Meta(ge=-_USD_MAX, le=_USD_MAX)]
     reason: Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
     """shown in the ledger and on statements"""
-    id: Annotated[str, Meta(pattern=_UUID7)] | UnsetType = UNSET
+    id: Annotated[str, Meta(pattern=_UUID7, description="a new UUIDv7")] | UnsetType = UNSET
     """a new UUIDv7, for idempotent retries: one id is booked once"""
 
 

@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from proxy.billing.grants import PRIORITY_DEFAULT, PRIORITY_MAX, Grant, GrantState, new_grant
 from proxy.billing.keys import Account, ApiKey, expires_at_from
 from proxy.billing.limits import BUDGET_NUSD_MAX
-from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
+from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd, usd_text
 from proxy.console.api.audited_operations import AuditedOperations, checked
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation, usd_number
 from proxy.console.api.schemas.keys import Text
@@ -87,6 +87,12 @@ class GrantInfo(msgspec.Struct, frozen=True, kw_only=True):
     expired: Decimal
     """the amount that was taken back at the grant's end"""
     left: Decimal
+    amount_usd: str
+    """`usd` as a decimal string, and likewise the following ones"""
+    granted_usd: str
+    burned_usd: str
+    expired_usd: str
+    left_usd: str
     begins_at: str
     expires_at: str | None
     priority: int
@@ -205,6 +211,11 @@ def _shown(state: GrantState) -> GrantInfo:
         burned=usd_number(Nusd(state.burned)),
         expired=usd_number(Nusd(state.expired)),
         left=usd_number(Nusd(state.left)),
+        amount_usd=usd_text(grant.nusd),
+        granted_usd=usd_text(Nusd(state.granted)),
+        burned_usd=usd_text(Nusd(state.burned)),
+        expired_usd=usd_text(Nusd(state.expired)),
+        left_usd=usd_text(Nusd(state.left)),
         begins_at=iso_utc(grant.begins_at),
         expires_at=None if grant.expires_at is None else iso_utc(grant.expires_at),
         priority=grant.priority,

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from aiohttp import web
 
+from proxy.console.api.expected import NAMES, expected
 from proxy.http.errors import ApiError, bad_request
 from proxy.http.json_body import parse_object
 from proxy.http.request_body import read_body
@@ -22,9 +23,11 @@ from proxy.http.request_body import read_body
 BODY_BYTES_MAX = 64 << 10
 QUERY_FIELDS_MAX = 500
 
-_PLACE = re.compile(r"`\$\.?([A-Za-z_][A-Za-z0-9_]*)")
+# The place in a message of msgspec: `$.tags[0]`.
+_PLACE = re.compile(r" - at (`key` in )?`\$([^`]*)`$")
+_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+", re.ASCII)
+_GOT = re.compile(r", got `([a-z]+)`")
 # Types in a message of msgspec, and their names for those who write JSON.
-_TYPES = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
 _JSON_WORDS = {
     "float": "a number",
     "int": "a whole number",
@@ -83,25 +86,27 @@ def _converted(found: dict[str, Any], kind: type[Any], *, strict: bool) -> Any:
     try:
         return msgspec.convert(found, kind, strict=strict)
     except msgspec.ValidationError as wrong:
-        raise _refusal(str(wrong)) from None
+        raise _refusal(str(wrong), kind) from None
 
 
-def _refusal(message: str) -> ApiError:
-    """The ApiError for a message of msgspec, which names the field and repeats no free text."""
+def _refusal(message: str, kind: type[Any]) -> ApiError:
+    """The ApiError for a message of msgspec: it names the field and what it may be, and repeats no free text."""
     named = _NAMED.search(message)
     if named is not None and "unknown" in message:
         name = _shown(named[1])
         return bad_request(f"Unknown field '{name}'.", param=name, code="unknown_field")
     if named is not None:
         return bad_request(f"'{named[1]}' is missing.", param=named[1], code="missing_field")
-    place = _PLACE.search(message)
-    param = None if place is None else place[1]
-    problem = _TYPES.sub(_in_json_words, message.partition(" - at ")[0]).replace("`", "'")
-    return invalid(f"'{param}': {problem}." if param else f"{problem}.", param)
-
-
-def _in_json_words(types: re.Match[str]) -> str:
-    return " or ".join(_JSON_WORDS.get(one, one) for one in types[1].split(" | "))
+    place, got = _PLACE.search(message), _GOT.search(message)
+    where = "" if place is None else place[2].lstrip(".")
+    path, is_name = _STEP.findall(where), place is not None and place[1] is not None
+    instead = "" if got is None else f", not {_JSON_WORDS.get(got[1], got[1])}"
+    problem = f"must be {expected(kind, path)}{instead}"
+    if is_name:
+        problem = f"must have names that are {expected(kind, [*path, NAMES])}"
+    param = path[0] if path else None
+    inner = "" if len(path) < 2 else f" ({where})"
+    return invalid(f"'{param}'{inner}: {problem}." if param else f"The body {problem}.", param)
 
 
 def _shown(name: str) -> str:

@@ -41,7 +41,7 @@ PAGE_DEFAULT, PAGE_MAX = 20, 100
 # Customers of one page of usage; the others of a month have nothing to bill.
 SCOPES_MAX = 100_000
 
-MonthText = Annotated[str, Meta(pattern="^[0-9]{4}-(0[1-9]|1[0-2])$")]
+MonthText = Annotated[str, Meta(pattern="^[0-9]{4}-(0[1-9]|1[0-2])$", description="a month, as 2026-11")]
 State = Literal["open", "provisional", "final"]
 """open: the month is not over; provisional: it is over and not closed; final: it is closed and never changes"""
 

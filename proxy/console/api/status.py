@@ -19,6 +19,7 @@ from proxy.budgets.budget_state import BudgetState
 from proxy.budgets.thresholds import RULE
 from proxy.console.api.dimensions import DimensionValue, dimensions_shown
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
+from proxy.console.api.schemas.exchanges import CURSOR
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.reports.budget_states import read_budget_states
@@ -76,7 +77,7 @@ class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Page size and cursor."""
 
     limit: Annotated[int, Meta(ge=1, le=AUDIT_MAX)] = AUDIT_DEFAULT
-    after: Annotated[str, Meta(pattern="^[0-9]{17}-[0-9a-f]{16}$")] | UnsetType = UNSET
+    after: Annotated[str, Meta(pattern="^[0-9]{17}-[0-9a-f]{16}$", description=CURSOR)] | UnsetType = UNSET
 
 
 class AuditEntryShown(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,8 +45,24 @@ Time = Annotated[int, Meta(ge=0, le=_TIME_MAX)]
 Zone = Annotated[str, Meta(min_length=1, max_length=64)]
 Names = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=200)]
 _DIMENSION = "user_id|session|run|tag:[a-z][a-z0-9_.-]{0,31}"
-UsageGroup = Annotated[str, Meta(pattern=f"^(project_id|api_key_id|model|batch|service_tier|{_DIMENSION})$")]
-CostGroup = Annotated[str, Meta(pattern=f"^(project_id|line_item|api_key_id|{_DIMENSION})$")]
+_DIMENSIONS = "user_id, session, run and tag:NAME"
+UsageGroup = Annotated[
+    str,
+    Meta(
+        pattern=f"^(project_id|api_key_id|model|batch|service_tier|{_DIMENSION})$",
+        description=f"one of project_id, api_key_id, model, batch, service_tier, {_DIMENSIONS}",
+    ),
+]
+CostGroup = Annotated[
+    str,
+    Meta(
+        pattern=f"^(project_id|line_item|api_key_id|{_DIMENSION})$",
+        description=f"one of project_id, line_item, api_key_id, {_DIMENSIONS}",
+    ),
+]
+Page = Annotated[
+    str, Meta(pattern="^page_[0-9]{1,12}$", description="a page of this query: 'next_page' of the last answer")
+]
 _NOT_DIMENSIONS = frozenset(("project_id", "api_key_id", "model", "batch", "service_tier", "line_item"))
 
 
@@ -67,7 +83,7 @@ class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: Names = ()
     tags: Names = ()
     limit: Annotated[int, Meta(ge=1, le=1_440)] | UnsetType = UNSET
-    page: Annotated[str, Meta(pattern="^page_[0-9]{1,12}$")] | UnsetType = UNSET
+    page: Page | UnsetType = UNSET
 
 
 class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +102,7 @@ class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: Names = ()
     tags: Names = ()
     limit: Annotated[int, Meta(ge=1, le=COSTS_LIMIT_MAX)] = COSTS_LIMIT_DEFAULT
-    page: Annotated[str, Meta(pattern="^page_[0-9]{1,12}$")] | UnsetType = UNSET
+    page: Page | UnsetType = UNSET
 
 
 Grouped = dict[str, DimensionValue | None]

@@ -18,6 +18,8 @@ from proxy.console.api.usage import Names, Time
 
 LIMIT_DEFAULT, LIMIT_MAX = 50, 200
 
+CURSOR = "a cursor of this list: 'next_after' of the last page"
+
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 OutcomeName = Literal[
     "served", "client_left", "upstream_failed", "upstream_stalled", "budget_cut", "shut_down", "crashed",
@@ -50,7 +52,7 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT
     sort: Literal["started", "charge", "duration", "output"] = "started"
     """the highest value first; by a value, the 100,000 newest exchanges of the time span are ranked"""
-    after: Annotated[str, Meta(pattern="^[0-9]{1,17}\\.[0-9a-f-]{36}$")] | UnsetType = UNSET
+    after: Annotated[str, Meta(pattern="^[0-9]{1,17}\\.[0-9a-f-]{36}$", description=CURSOR)] | UnsetType = UNSET
 
 
 class ExchangeLine(msgspec.Struct, frozen=True, kw_only=True):

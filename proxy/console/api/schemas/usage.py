@@ -19,7 +19,10 @@ GROUPS_DEFAULT, GROUPS_MAX = 20, 1_000
 Moment = Annotated[str, Meta(min_length=1, max_length=40)]
 Group = Annotated[
     str,
-    Meta(pattern="^(organization|project|key|model|provider|end_user|session|run|tag:[a-z][a-z0-9_.-]{0,31})$"),
+    Meta(
+        pattern="^(organization|project|key|model|provider|end_user|session|run|tag:[a-z][a-z0-9_.-]{0,31})$",
+        description="one of organization, project, key, model, provider, end_user, session, run and tag:NAME",
+    ),
 ]
 
 
