@@ -59,6 +59,13 @@ async function sent(path, { method = "GET", query, body, signal, accept, as = cr
 /** The body of an answer. Raises Refused. */
 export const ask = async (path, options) => (await sent(path, options)).json();
 
+/** Offers the body of an answer as a file. Raises Refused. */
+export async function save(path, query, name) {
+  const url = URL.createObjectURL(await (await sent(path, { query, accept: "*/*" })).blob());
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
 /** Signs in with an operator's secret or a key. Returns the caller. Raises Refused. */
 export async function signedIn(text) {
   try {

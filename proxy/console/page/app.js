@@ -5,20 +5,24 @@ import { ask, hasKey, signedIn, signedOut } from "./api.js";
 import * as audit from "./audit.js";
 import * as budgets from "./budgets.js";
 import * as customers from "./customers.js";
+import * as delivery from "./delivery.js";
 import * as keys from "./keys.js";
 import * as live from "./live.js";
+import * as models from "./models.js";
 import * as overview from "./overview.js";
+import * as providers from "./providers.js";
 import * as request from "./request.js";
 import * as requests from "./requests.js";
 import { arrive, go, here, LOCAL_ZONE, period, PERIODS, replace, to, withQuery, zone } from "./route.js";
 import { Search } from "./search.js";
+import * as statements from "./statements.js";
 import { Empty, Failure, html, Layers, Menu, openDialog, useEffect, useLayoutEffect, useState } from "./ui.js";
 import * as usage from "./usage.js";
 import { render } from "./vendor/preact.js";
 
 /** Path → page: {title, Page, accepts: parameter → valid values, operator?: not for keys, hasPeriod?, one: the page of one object}. */
-const PAGES = { overview, usage, requests: { ...requests, one: request }, live, customers, keys, budgets, audit };
-const GROUPS = [["overview", "usage", "requests", "live"], ["customers", "keys", "budgets"], ["audit"]];
+const PAGES = { overview, usage, requests: { ...requests, one: request }, live, customers, keys, budgets, models, providers, statements, delivery, audit };
+const GROUPS = [["overview", "usage", "requests", "live"], ["customers", "keys", "budgets"], ["models", "providers"], ["statements", "delivery", "audit"]];
 const THEMES = { auto: "System", light: "Light", dark: "Dark" };
 
 const firstOf = (me) => (me.role === "operator" ? "overview" : "usage");
@@ -43,7 +47,7 @@ function theme(name) {
 function Rail({ me, current, open, close }) {
   const link = (name) => html`<a key=${name} href=${to(name)} aria-current=${name === current ? "page" : null} onClick=${close}>${titleOf(name, me)}</a>`;
   return html`<nav class=${open ? "rail open" : "rail"} id="rail" aria-label="Pages"><a class="brand" href=${to(firstOf(me))}><img src="page/icon.svg" alt="" width="24" height="24" />Tokenweir</a>
-    ${GROUPS.map((names) => html`<div key=${names[0]}>${names.filter((name) => mayView(name, me)).map(link)}</div>`)}</nav>`;
+    ${GROUPS.map((names) => names.filter((name) => mayView(name, me))).filter((names) => names.length).map((names) => html`<div key=${names[0]}>${names.map(link)}</div>`)}</nav>`;
 }
 
 function PeriodChoice() {

@@ -2,7 +2,8 @@
 
 import { ask } from "./api.js";
 import { Bars, Spark } from "./chart.js";
-import { brief, count, day, many, moment, nusd, shortDay } from "./formatting.js";
+import { brief, count, day, many, moment, nusd, percent, shortDay } from "./formatting.js";
+import { isFailing } from "./providers.js";
 import { here, period, to, zone } from "./route.js";
 import { Empty, html, Loaded, Table, useData } from "./ui.js";
 import { Figures, reportQuery } from "./usage.js";
@@ -26,21 +27,44 @@ async function usage(chosen, signal) {
 
 const counted = async (path, query, signal) => (await ask(path, { query: { ...query, size: 1 }, signal })).total_count;
 
-/** What needs attention: [how many, words, link]; parts that cannot be read say so themselves. */
-async function attention({ models }, signal) {
-  const unpriced = models.filter((one) => one.unpriced_requests > 0);
-  const unknown = models.filter((one) => one.unknown_cost_requests > 0);
+/** The lines about charges: [how many, words, link]. */
+function ofMoney(models) {
+  const [unpriced, unknown] = ["unpriced_requests", "unknown_cost_requests"].map((name) => models.filter((one) => one[name] > 0));
   const sum = (list, name) => list.reduce((all, one) => all + one[name], 0);
-  const [keys, customers, expired, rejected] = await Promise.all([counted("key/list", { status: "exhausted" }, signal), counted("account/list", { status: "exhausted" }, signal), counted("key/list", { status: "expired" }, signal), ask("v1/refusals", { query: { limit: 200, start_time: Math.floor(Date.now() / 1000) - DAY_S }, signal })]);
+  return [
+    [unpriced.length, `${many(unpriced.length, "model")} without a price: ${many(sum(unpriced, "unpriced_requests"), "request")} not charged (${unpriced.map((one) => one.name).slice(0, 3).join(", ")})`, to("models", { show: "unpriced" })],
+    [unknown.length, `Cost unknown for ${many(sum(unknown, "unknown_cost_requests"), "request")} of ${many(unknown.length, "model")}: the margin leaves them out`, to("models", { show: "unknown" })],
+  ];
+}
+
+/** The lines about limits. */
+async function ofLimits(signal) {
+  const since = Math.floor(Date.now() / 1000) - DAY_S;
+  const [keys, customers, expired, rejected] = await Promise.all([counted("key/list", { status: "exhausted" }, signal), counted("account/list", { status: "exhausted" }, signal), counted("key/list", { status: "expired" }, signal), ask("v1/refusals", { query: { limit: 200, start_time: since }, signal })]);
   return [
     [keys, `${many(keys, "key")} with an exhausted budget: requests are rejected`, to("keys", { status: "exhausted" })],
     [customers, `${many(customers, "customer or project", "customers or projects")} with an exhausted budget`, to("customers", { status: "exhausted" })],
-    [unpriced.length, `${many(unpriced.length, "model")} without a price: ${many(sum(unpriced, "unpriced_requests"), "request")} not charged (${unpriced.map((one) => one.name).slice(0, 3).join(", ")})`, to("usage", { by: "model", metric: "requests" })],
-    [unknown.length, `Cost unknown for ${many(sum(unknown, "unknown_cost_requests"), "request")} of ${many(unknown.length, "model")}: the margin leaves them out`, to("usage", { by: "model", metric: "cost" })],
     [rejected.data.length, `${rejected.has_more ? "More than 200 requests" : many(rejected.data.length, "request")} rejected by the proxy in the last day`, to("requests", { show: "rejected" })],
     [expired, `${many(expired, "expired key")}`, to("keys", { status: "expired" })],
-  ].filter(([number]) => number > 0);
+  ];
 }
+
+/** The lines about providers, delivery and months. */
+async function ofOperation(signal) {
+  const [providers, sinks, dead, statements] = await Promise.all([ask("v1/providers", { signal }), ask("v1/sinks", { signal }), ask("v1/dead-letters", { query: { limit: 1 }, signal }), ask("v1/statements", { query: { size: 1 }, signal })]);
+  const failing = providers.data.filter(isFailing);
+  const late = sinks.data.filter((one) => one.state === "failing" || one.state === "behind");
+  // Months before the first use are empty: only the last one is known to matter.
+  const ended = statements.months.slice(1, 2).filter((one) => one.state === "provisional");
+  return [
+    [failing.length, `${many(failing.length, "provider")} with errors in the last day: ${failing.map((one) => `${one.name} ${one.error_rate === null ? "" : percent(one.error_rate)}`).join(", ")}`, to("providers")],
+    [dead.total_count, `${many(dead.total_count, "dead letter")}: requests that are not billed`, to("delivery")],
+    [late.length, `${many(late.length, "sink")} behind or failing: ${late.map((one) => one.name).join(", ")}`, to("delivery")],
+    [ended.length, `${ended[0]?.month} is not closed: its statements are not final`, to("statements", { month: ended[0]?.month })],
+  ];
+}
+
+const attention = async ({ models }, signal) => [...(await ofOperation(signal)), ...(await ofLimits(signal)), ...ofMoney(models)].filter(([number]) => number > 0);
 
 function Attention({ of }) {
   const found = useData((signal) => attention(of, signal), [of]);

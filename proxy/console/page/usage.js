@@ -170,7 +170,7 @@ function useFilterFields(query, me) {
 
 /** What a report can be grouped by: not by what its page fixes. */
 function groupsOf(me, fixed, by) {
-  const hidden = fixed.key_id ? ["organization", "project", "key"] : fixed.project_id ? ["organization", "project"] : fixed.organization_id ? ["organization"] : [];
+  const hidden = fixed.model ? ["model"] : fixed.key_id ? ["organization", "project", "key"] : fixed.project_id ? ["organization", "project"] : fixed.organization_id ? ["organization"] : [];
   const shown = Object.entries(GROUPS).filter(([name]) => !hidden.includes(name) && (me.role === "operator" || !OF_OPERATOR.includes(name))).map(([name, [words]]) => [name, words]);
   return { ...Object.fromEntries(shown), [by]: wordsOf(by) };
 }
@@ -181,14 +181,15 @@ function groupsOf(me, fixed, by) {
  */
 export function Usage({ me, fixed = {} }) {
   const { query } = here();
-  const [by, metric, compare, chosen] = [query.by ?? "model", query.metric ?? "revenue", query.compare === "1", period()];
+  const first = fixed.model ? (me.role === "operator" ? "organization" : "end_user") : "model";
+  const [by, metric, compare, chosen] = [query.by ?? first, query.metric ?? "revenue", query.compare === "1", period()];
   /** @type {Record<string, any>} */
   const filters = { ...query, ...fixed };
   const data = useData((signal) => load(chosen, by, compare, filters, signal), [JSON.stringify(filters), chosen.first, chosen.end], { keep: `usage ${JSON.stringify(filters)}` });
   const fields = Object.entries(useFilterFields(query, me)).filter(([name]) => !Object.keys(fixed).length || !["organization_id", "project_id", "key_id"].includes(name));
   const choice = (label, options) => ({ label, options, required: true });
   return html`<${Filters} fields=${{ by: choice("Group by", groupsOf(me, fixed, by)), ...Object.fromEntries(fields), basis: choice("Corrections", BASES) }} values=${{ ...query, by, basis: query.basis ?? "usage" }}
-      set=${(changes) => go(withQuery({ ...changes, ...(changes.by === "model" ? { by: null } : {}), ...(changes.basis === "usage" ? { basis: null } : {}) }))}>
+      set=${(changes) => go(withQuery({ ...changes, ...(changes.by === first ? { by: null } : {}), ...(changes.basis === "usage" ? { basis: null } : {}) }))}>
       <label class="check"><input type="checkbox" name="compare" checked=${compare} onChange=${(event) => go(withQuery({ compare: event.currentTarget.checked ? "1" : null }))} />Compare with ${shortDay(Date.parse(chosen.before.first), "UTC")} – ${shortDay(Date.parse(chosen.before.last), "UTC")}</label><//>
     <${Loaded} of=${data}>${(report) => (report.rows.length ? html`<${Report} report=${report} metric=${metric} operator=${me.role === "operator"} chosen=${chosen} filters=${filters} />`
     : html`<${Empty} title=${`No usage in ${many(chosen.days, "day")}.`}>Choose a longer period. A request appears here when it is settled, about a second after its end.<//>`)}<//>`;
