@@ -104,11 +104,12 @@ class ApiKey:
     """False: a narrowed key that may not use responses, files and batches that the provider stores, nor read the
     exchanges of its parent"""
     holder: str | None = None
-    """of a narrowed key: another one for other caveats; of a token's key: another one for each person; None: a stored
-    key"""
+    """the id of the holder: a narrowed key has another one for other caveats, the key of a token another one for each
+    person; None: a stored key"""
     branch_ids: tuple[str, ...] = ()
-    """of a narrowed key: the ids of the keys from which it was made that end with the first caveat, or with a name, the
-    outermost first; of a token's key: the person; empty: a stored key"""
+    """the ids of the branches that share an allowance of new values: for a narrowed key, the ids of the keys from which
+    it was made that end with the first caveat or with a name, the outermost first; for the key of a token, the person;
+    empty: a stored key"""
 
     @property
     def scope(self) -> Scope:

@@ -48,7 +48,7 @@ class UsedUnit(NamedTuple):
     list_rate: int
     rate: int
     is_unpriced: bool
-    """the list has no price of its own for the unit"""
+    """the price list has no price for this unit"""
     terms: Mapping[str, Any]
     """the facts that select the list price, such as the prompt's length"""
 

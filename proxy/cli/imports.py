@@ -98,7 +98,7 @@ class _Rows:
         self._format = format_of(options.file) if options.format is None else FileFormat(options.format)
         self._keys: dict[str, ApiKey] = {}
         self.notes: dict[str, None] = {}
-        """what the operator may not expect of the rows, in order"""
+        """notes about unusual rows, in the order of the rows"""
         self._seen: Counter[str] = Counter()
 
     def check(self, archived: Any) -> None:

@@ -87,7 +87,7 @@ def _quotas(row: Row) -> str:
 
 
 def _further(row: Row) -> str:
-    """What a limit bounds or does beside its budget."""
+    """The further properties of a limit: alerts, rates, quotas."""
     return ", ".join(filter(None, (_budget_notes(row), _rates(row), _quotas(row)))) or "–"
 
 

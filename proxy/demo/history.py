@@ -151,7 +151,7 @@ class Change(NamedTuple):
     before: int
     after: int
     price: int
-    """of the requests of the second half: at their prices, less at the prices of the first half"""
+    """the charge of the requests of the second half, less their charge at the prices of the first half"""
 
     @property
     def volume_and_mix(self) -> int:
@@ -161,7 +161,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the ledger must say."""
+    """The correct answers to the questions of the demo."""
 
     contoso: Change
     found_exchange: str
@@ -208,7 +208,7 @@ def answers_text(answers: Answers) -> Iterator[str]:
 
 
 class History:
-    """Writes the ledger of a deployment that nobody has used yet."""
+    """Writes the history into the empty ledger of a new deployment."""
 
     def __init__(self, stores: LedgerStores, now: float) -> None:
         """`now`: Unix seconds."""

@@ -70,6 +70,6 @@ async def accepted(keys: Keyring, secret: str | None, address: str | None) -> Ap
 
 
 def about_key(key: ApiKey | None, endpoint: str | None = None, model: str | None = None) -> AboutRequest:
-    """What is known of a request with this key; None: the key is unknown."""
+    """The facts about a request with this key that a refusal is recorded with. `key`: None: it is unknown."""
     key_id, alias = (None, None) if key is None else (key.key_id, key.alias)
     return AboutRequest(key_id, alias, endpoint, model)

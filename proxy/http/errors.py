@@ -24,7 +24,7 @@ NO_RETRY = ("x-should-retry", "false")
 
 @dataclass(slots=True)
 class AboutRequest:
-    """What is known of a refused request to a model."""
+    """The facts about a refused request to a model."""
 
     key_id: str | None = None
     """None: the key is unknown"""

@@ -37,7 +37,7 @@ class RefusedRequest(msgspec.Struct, frozen=True):
     kind: str
     """`type` of the error"""
     message: str
-    """as the client got it"""
+    """the message that the client got"""
     key_id: str | None
     """None: the request had no key that is known"""
     key_alias: str | None

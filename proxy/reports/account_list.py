@@ -66,7 +66,7 @@ class AccountFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountLine:
-    """What a list shows of an account beside the account itself."""
+    """One line of the list of accounts, besides the fields of the account itself."""
 
     account_id: str
     organization: str | None

@@ -29,7 +29,7 @@ class AmountDue:
     tax_nusd: Nusd
     """on the rounded net amount, in whole cents"""
     earlier_nusd: Nusd
-    """what is still owed of earlier months"""
+    """the unpaid amount of earlier months"""
 
     @property
     def total_nusd(self) -> Nusd:

@@ -82,7 +82,7 @@ class KeyFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLine:
-    """What a list shows of a key beside the key itself. Money: nUSD."""
+    """One line of the list of keys, besides the fields of the key itself. Money: nUSD."""
 
     key_id: str
     project: str | None

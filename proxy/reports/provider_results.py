@@ -47,7 +47,7 @@ class ProviderResults:
     requests: int = 0
     """exchanges that it has ended, failed ones too"""
     failed: int = 0
-    """of these, failed: no answer, an error of the server, or a stream that broke off or stalled"""
+    """number of these that failed: no answer, an error of the server, or a stream that broke off or stalled"""
     failed_attempts: int = 0
     """further requests that failed there, after which another attempt was made"""
     first_token_p95_ms: float | None = None

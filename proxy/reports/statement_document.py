@@ -119,7 +119,7 @@ def document(statement: Statement) -> Document:
 
 
 def title(statement: Statement) -> str:
-    """What it is, for whom and when."""
+    """The title: kind of document, customer, month."""
     zone = statement.month.time_zone
     month = f"{statement.month}" + ("" if zone is None else f" ({zone})")
     kind = "Statement" if statement.issued else "Provisional statement"

@@ -106,7 +106,7 @@ class UsageFilter:
     is_total: bool = False
     """one bucket from begin to end, which may be at any time, the groups with the highest charge first"""
     is_booked: bool = False
-    """as booked, and not by usage date"""
+    """an adjustment counts on the day of its booking, not of its exchange"""
     by_organization: bool = False
     by_provider: bool = False
     by_key: bool = False
@@ -365,7 +365,7 @@ def _of_entries(entries: EntrySource, wanted: UsageFilter, span: Span, dialect: 
 
 
 def _entry_sums(dialect: Dialect, sign: int) -> list[ColumnElement[Any]]:
-    """The sums of entries, or with the sign -1 what they take from other sums."""
+    """The sums of entries. `sign`: -1 to subtract them from other sums."""
     sums = {
         **{name: func.sum(_ENTRIES[name]) for name in _TOKENS},
         "requests": func.sum(case((_ENTRIES.kind == EntryKind.USAGE, 1), else_=0)),

@@ -34,10 +34,10 @@ class ModelCharges:
 
     requests: int = 0
     charge_nusd: Nusd = ZERO_NUSD
-    """of the exchanges as they ended, without adjustments"""
+    """charges of the exchanges as they ended, without adjustments"""
     adjusted_nusd: Nusd = ZERO_NUSD
     units: dict[str, UnitCharges] = field(default_factory=dict)
-    """name of the price → units; what they do not explain of the charge is in none of them"""
+    """name of the price → units. Charges that no unit explains are not included"""
 
     def add_units(self, name: str, units: int, nusd: Fraction) -> None:
         """Adds units of one kind."""

@@ -88,7 +88,7 @@ class GrantInfo(msgspec.Struct, frozen=True, kw_only=True):
     """the amount that was taken back at the grant's end"""
     left: Decimal
     amount_usd: str
-    """`usd` as a decimal string, and likewise the following ones"""
+    """`usd` as a decimal string; the amounts below are decimal strings, too"""
     granted_usd: str
     burned_usd: str
     expired_usd: str

@@ -1,4 +1,4 @@
-"""Providers: what they are configured as, how they have answered, and what the proxies think of them now.
+"""Providers: what they are configured as, how they have answered, and whether the proxies use them now.
 
 Invariants: no secret of a provider is shown, and of its URL only the origin. Operators only.
 """
@@ -102,7 +102,7 @@ class ProviderShown(msgspec.Struct, frozen=True, kw_only=True):
     credentials_resting: int
     credentials_rejected: int
     states: list[ProviderState]
-    """of each process of this port; other machines' are in their own consoles"""
+    """the state in each process of this port; other machines show theirs in their own consoles"""
     errors: list[ErrorShown]
     """the latest, newest first"""
 

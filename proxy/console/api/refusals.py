@@ -51,7 +51,7 @@ class RefusalLine(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     type: str
     message: str
-    """as the client got it"""
+    """the message that the client got"""
     limit: str | None
     """the level or the limit by rule that was reached"""
     key_id: str | None

@@ -298,10 +298,10 @@ class OpenExchange:
         if len(body) <= self.keeps and answer.content_type == JSON_TYPE:
             self.kept = bytes(body)
 
-    def count(self, outcome: Outcome, metered: Metered | None, told: Callable[..., None]) -> bool:
-        """Count the tokens of the texts whose usage the provider did not report, and call `told` with the counts, which
-        passes them to `close`. Returns False, and does not call `told`, if there is nothing to count, or the counter is
-        full."""
+    def count(self, outcome: Outcome, metered: Metered | None, on_counted: Callable[..., None]) -> bool:
+        """Count the tokens of the texts whose usage the provider did not report, then call `on_counted` with the
+        counts, which passes them to `close`. Returns False, and does not call it, if there is nothing to count, or the
+        counter is full."""
         counter, prompt = self._route.counter, self._facts.prompt.text
         if counter is None or metered is None or outcome is Outcome.REFUSED_UPSTREAM or not is_estimated(metered):
             return False
@@ -313,7 +313,7 @@ class OpenExchange:
         asked = prompt if prompt.text and usage.prompt_tokens is None else None
         if not held and asked is None:
             return False
-        return counter.count(held, asked, told, urgent=True)
+        return counter.count(held, asked, on_counted, urgent=True)
 
     def _read(
         self,
@@ -362,8 +362,8 @@ class OpenExchange:
         held = metered.held
         if error is None or counter is None or held is None or not estimator.learns_counts(self.model_key):
             return error
-        told = partial(self._learn_counted, evidence, usage, error)
-        return None if counter.count(held, self._facts.prompt.text, told, urgent=False) else error
+        on_counted = partial(self._learn_counted, evidence, usage, error)
+        return None if counter.count(held, self._facts.prompt.text, on_counted, urgent=False) else error
 
     def _learn_counted(
         self, evidence: Evidence, usage: Usage, error: float, counted: Counted | None, prompt: Profile | None

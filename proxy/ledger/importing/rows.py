@@ -89,7 +89,7 @@ class _Lines:
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self.number = 0
-        """of the last line; the first is 1"""
+        """number of the last line; the first is 1"""
         self.in_row = 0
         """characters of the current row, which the reader of rows sets to 0"""
 

@@ -135,7 +135,7 @@ def watched(engine: Engine, counter_ids: Collection[str] | None, now: float) -> 
 
 
 def _unnamed(rule: LimitRule) -> list[str]:
-    """What the counter of a split rule is for that counts the values without an id."""
+    """The value in the id of the counter for values without an id, if the rule is split."""
     return [",".join([OVERFLOW] * len(rule.split_by))] if rule.split_by else []
 
 

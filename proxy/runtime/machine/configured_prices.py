@@ -43,7 +43,7 @@ Prices = Mapping[str, Mapping[str, str]]
 
 
 class ReloadRequest(msgspec.Struct, frozen=True):
-    """Who has run `tokenweir reload`."""
+    """The operator who runs `tokenweir reload`."""
 
     by: str
     origin: str

@@ -65,7 +65,7 @@ class DeploymentState:
         return msgspec.json.encode(self._own_states())
 
     async def provider_states(self) -> Sequence[ProviderState]:
-        """Of this process and its peers, without peers that do not answer."""
+        """The states in this process and its peers. Peers that do not answer are left out."""
         answers = [] if self.peers is None else await self.peers.ask(PROVIDERS)
         return [*self._own_states(), *(one for answer in answers for one in _DECODER.decode(answer))]
 

@@ -32,7 +32,7 @@ class PeriodQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: Moment | UnsetType = msgspec.field(default=UNSET, name="from")
     """a date (2026-11-01, in `time_zone`), an ISO time, or Unix seconds; by default the first of this month"""
     until: Moment | UnsetType = msgspec.field(default=UNSET, name="to")
-    """likewise, not part of the period; by default now"""
+    """end of the period, exclusive; default: now"""
     time_zone: Zone = "UTC"
     basis: Literal["usage", "booking"] = "usage"
     """`usage`: a correction counts when its exchange began; `booking`: when it was settled, as on statements. Requests
