@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
@@ -61,6 +63,8 @@ def test_a_file_says_what_it_is_and_is_asked_for_once(stand: Stand) -> None:
         assert "unsafe" not in policy
         again = opened(stand.url, path, SECRET, **{"If-None-Match": answered.headers["ETag"]})
         assert (again.status, again.read()) == (304, b"")
+        small = opened(stand.url, path, SECRET, **{"Accept-Encoding": "br, gzip"})
+        assert (small.headers["Content-Encoding"], gzip.decompress(small.read())) == ("gzip", file.read_bytes())
     assert stand("GET", "/page/static.py", key=None).status == 404
     assert stand("GET", "/page/vendor/LICENSE-htm.txt", key=None).status == 404
     assert stand("GET", "/page/../static.py", key=None).status == 404
@@ -73,6 +77,8 @@ def test_the_page_asks_nobody_else_and_makes_no_markup() -> None:
         assert not elsewhere, file.name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text), file.name
         assert len(text.splitlines()) <= 400
+    preloaded = re.findall(r'rel="modulepreload" href="([^"]+)"', (FOLDER / "index.html").read_text())
+    assert {*preloaded, "page/app.js"} == {one[1:] for one in page_files() if one.endswith(".js")}, "all in one turn"
     read = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in FOLDER.glob("vendor/*.js")}
     assert read == VENDORED, "the files of others are those of their packages, as their heads say"
 
@@ -241,6 +247,81 @@ def test_no_page_has_a_barrier(stand: Stand, browser: Browser, scheme: Literal["
             wrong += [(view, width, one["id"], one["nodes"][0]["html"]) for one in found]
     context.close()
     assert wrong == []
+
+
+def test_names_that_are_markup_are_text(stand: Stand, page: Page) -> None:
+    """In every page; the policy would refuse their scripts, too."""
+    bad = "<img src=x onerror=alert(1)>"
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    stand.post("/account/new", {"kind": "organization", "name": bad})
+    stand.post("/account/new", {"kind": "project", "name": f"p{bad}", "organization": bad})
+    key = stand.post("/key/generate", {"key_alias": f"k{bad}", "team_id": f"p{bad}", "tags": [bad], "max_budget": 1})
+    stand.post("/limit/new", {"name": bad, "split_by": ["end_user"], "rpm_limit": 5})
+    stand.post("/grant/add", {"name": bad, "key": key["token"], "usd": 1})
+    one = replace(entry(1), key_id=key["token"], key_alias=f"k{bad}", model=f"m{bad}", provider=f"v{bad}")
+    settle(stand.engine, one, node=None)
+    stand.inside.streams = [replace(running(1), model=bad, key_alias=bad)]
+    sign_in(page, stand.url)
+    quoted = quote(bad)
+    views = (*VIEWS, f"requests/{one.exchange_id}", f"requests?model={quoted}&zzz={quoted}", f"keys/{key['token']}",
+             "usage?by=key", "usage?by=organization", f"models/m{quoted}", f"providers/v{quoted}", quoted,
+             "budgets?show=rules", "budgets?show=grants", f"keys?q={quoted}")  # fmt: skip
+    shown = 0
+    for view in views:
+        page.evaluate(f"location.hash = {json.dumps(f'#/{view}')}")
+        until(page, "!document.querySelector('.loading, .busy')")
+        assert page.locator("main img, main svg[onload], main script").count() == 0, view
+        shown += bad in page.inner_text("main")
+    assert shown >= 12
+
+
+def test_every_key_can_be_found_among_many(stand: Stand, page: Page) -> None:
+    """Before: keys beyond the newest 1,000 did not exist, and a page of 1,143 keys was 91,332 pixels high."""
+    stand.key("the-first", alias="the first")
+    for number in range(119):
+        stand.keys.create(
+            key_id=f"key-{number:04}", digest=bytes([number]) * 32, hint="tw-…", alias=f"many {number:04}",
+            models=None, expires_at=None,
+        )  # fmt: skip
+    sign_in(page, stand.url)
+    page.set_viewport_size({"width": 1_400, "height": 900})
+    assert "120 keys" in see(page, "keys")
+    assert page.locator("tbody tr").count() == 50
+    assert int(page.evaluate("document.documentElement.scrollHeight")) < 3_000
+    assert int(page.evaluate("document.querySelectorAll('*').length")) < 2_000
+    page.get_by_role("button", name="Next").click()
+    page.get_by_text("Page 2 of 3").wait_for()
+    assert "the first" in see(page, "keys?q=THE%20FIRST")
+    page.get_by_role("button", name="Name").click()
+    until(page, "!!document.querySelector('th[aria-sort]')?.textContent.startsWith('Name')")
+    press = page.keyboard.press
+    press("Control+k")
+    page.keyboard.type("many 0042")
+    page.get_by_role("option", name="many 0042").first.wait_for()
+    until(page, "document.querySelector('[aria-selected=true]')?.textContent.includes('many 0042')")
+    press("Enter")
+    page.get_by_text("many 0042").first.wait_for()
+    heading(page, "Key")
+
+
+def test_a_row_opens_beside_the_list(stand: Stand, page: Page) -> None:
+    settle(stand.engine, *(entry(number) for number in range(5)), node=None)
+    sign_in(page, stand.url)
+    page.set_viewport_size({"width": 1_400, "height": 900})
+    see(page, "requests")
+    page.locator("tbody tr").nth(1).locator("td").nth(4).click()
+    panel = page.get_by_role("complementary", name="Request")
+    panel.get_by_text("Receipt").wait_for()
+    first = page.locator("tr.chosen a").get_attribute("href")
+    page.keyboard.press("j")
+    until(page, f"document.querySelector('tr.chosen a').getAttribute('href') !== {json.dumps(first)}")
+    panel.get_by_text("Receipt").wait_for()
+    page.reload()
+    panel.get_by_text("Receipt").wait_for()
+    page.keyboard.press("Escape")
+    panel.wait_for(state="detached")
+    page.keyboard.press("k")
+    assert page.locator("tbody tr").count() == 5
 
 
 def test_an_unknown_cost_and_an_unpriced_request_are_no_0(stand: Stand, page: Page) -> None:

@@ -60,7 +60,7 @@ function One({ me, id }) {
   return html`<p><a href=${to("customers")}>← Customers</a></p><${Loaded} of=${data}>${({ account, below }) => {
     const isCustomer = account.kind === "organization";
     return html`<div class="headline"><div class="big">${account.name}</div><div class="quiet">${isCustomer ? "Customer" : html`Project of <a href=${to(["customers", account.organization_id])}>${account.organization}</a>`}</div>
-      <div class="row push"><a class="button" href=${to("keys", { [isCustomer ? "customer" : "project"]: id })}>Keys</a>${isCustomer && me.may !== "read" && html`<button type="button" onClick=${() => create("project", { [id]: account.name }, data.again)}>New project</button>`}
+      <div class="row push"><a class="button" href=${to("statements", { kind: account.kind, q: account.name })}>Statements</a><a class="button" href=${to("keys", { [isCustomer ? "customer" : "project"]: id })}>Keys</a>${isCustomer && me.may !== "read" && html`<button type="button" onClick=${() => create("project", { [id]: account.name }, data.again)}>New project</button>`}
       ${me.may !== "read" && html`<${Actions} of=${account} me=${me} again=${data.again} />`}</div></div>
     <section class="card"><${Pairs} of=${[["Status", html`<${Status} name=${account.status} />`], ["Spend, all time", html`<${Money} usd=${account.spend_usd} />`], ["Credit", takesCredit(account) && html`<${Money} usd=${account.credit_usd} />`],
     ["Budget used", account.budget_use && html`<${BudgetUse} of=${account.budget_use} label=${account.name} />`], ["Limits", html`<${Limits} of=${account} />`], ["Keys", count(account.keys)], ["Created", html`<${Time} at=${account.created_at} dateOnly />`]]} /></section>

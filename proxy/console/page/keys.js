@@ -65,7 +65,7 @@ function Actions({ of: key, me, again }) {
 // -- pages
 
 /** The use of the fullest budget: spent, limit, and a bar. */
-export const BudgetUse = ({ of: one, label }) => (one ? html`<${Share} part=${one.used_ratio} held=${held(one)} label=${`Budget of ${label}: ${percent(one.used_ratio)} spent`}><span class="quiet small">${brief(nusd(one.spent_usd))} of ${brief(nusd(one.budget_usd))}${one.window === "credit" ? " credit" : ""}</span><//>` : html`<span class="quiet">–</span>`);
+export const BudgetUse = ({ of: one, label }) => (one ? html`<${Share} part=${one.used_ratio} held=${held(one)} label=${`Budget of ${label}: ${percent(one.used_ratio)} spent`}><span class="quiet small">${brief(nusd(one.spent_usd))} of ${brief(nusd(one.budget_usd))}${one.window === "credit" ? " credit" : ""}</span><//>` : null);
 const held = (one) => (nusd(one.budget_usd) > 0n ? Number(nusd(one.held_usd)) / Number(nusd(one.budget_usd)) : 0);
 
 const columns = (me, again) => [

@@ -4,7 +4,7 @@ import { ask, askUnfinished, pause } from "./api.js";
 import { count, exact, many, nusd, OUTCOMES, percent, plain, SOURCES, span } from "./formatting.js";
 import { Running } from "./live.js";
 import { here, to } from "./route.js";
-import { Code, Copy, Empty, Failure, html, Money, Pairs, Status, Table, Time, useEffect, useState } from "./ui.js";
+import { Code, Copy, Empty, Failure, html, Money, Pairs, Status, Table, Time, useEffect, useRef, useState } from "./ui.js";
 
 export const title = "Request";
 export const accepts = {};
@@ -65,8 +65,8 @@ function Delivery({ one }) {
   return html`<section class="card"><h2>Delivery</h2>
     ${whole > 0 && html`<div class="delivery" role="img" aria-label=${parts.map(([, ms, what]) => `${span(ms)} ${what}`).join(", ")}>${parts.map(([name, ms]) => html`<span key=${name} class=${`time-${name}`} style=${{ flexGrow: ms }} />`)}</div>
     <ul class="legend">${parts.map(([name, ms, what]) => html`<li key=${name}><span class=${`swatch time-${name}`} />${span(ms)} ${what}</li>`)}</ul>`}
-    ${left && html`<p class="notice small">The client received ${many(one.events, "event")}, then left${after > 0 ? html`. The proxy ${POLICIES[details.policy] ?? "kept reading"} for ${span(after)}` : ""}.
-      ${output !== undefined && usage.source !== "estimated" && html` <strong>The provider bills all ${many(output, "output token")}.</strong>`}</p>`}
+    ${left && html`<p class="notice small">The client received ${many(one.events, "event")}${output ? ` of an answer with ${many(output, "output token")}` : ""}, then left${after > 0 ? html`. The proxy ${POLICIES[details.policy] ?? "kept reading"} for ${span(after)}` : ""}.
+      ${output !== undefined && usage.source !== "estimated" && html` <strong>The provider bills all ${count(output)}.</strong>`}</p>`}
     <${Pairs} of=${[["Started", html`<${Time} at=${line.started_at} />`], ["First token", line.first_token_at && html`<${Time} at=${line.first_token_at} />`], ["Ended", html`<${Time} at=${line.ended_at} />`], ["Recorded", `after ${span(settled)}`], ["Answer", one.streamed ? `streamed, ${many(one.events, "event")}` : "not streamed"], ["Sent to the client", many(one.bytes, "byte")],
     ["On disconnect", details.policy && `${POLICIES[details.policy] ?? details.policy}${details.read_on_ms ? ` ${span(details.read_on_ms)}` : ""}`],
     ...Object.entries(line.provider_timings).map(([name, value]) => [`Provider: ${plain(name)}`, text(value)])]} /></section>`;
@@ -138,13 +138,32 @@ function useRequest(id) {
   return state;
 }
 
-export function Page({ me, id }) {
+/** The request, or why it cannot be shown. */
+function Shown({ me, id }) {
   const { one, error, running, unsettled } = useRequest(id);
-  useEffect(() => { if (one) document.title = `Request: ${one.model} · Tokenweir`; }, [one]);
-  const back = here().entry.kept.get("back");
-  return html`<p><a href=${back ?? to("requests")}>← Requests</a></p>
-    ${one ? html`<${Settled} one=${one} me=${me} />`
-    : error ? (error.status === 404 ? html`<${Empty} title="There is no request with this id.">Check the id: it is the header x-tokenweir-exchange of the answer. Or it belongs to another key.<//>` : html`<${Failure} error=${error} />`)
-      : unsettled ? html`<p class="notice" role="status">${running ? "In progress. Updates automatically." : "Being recorded… Updates automatically."}</p>${running && html`<${Running} of=${running} />`}`
-        : html`<div class="loading" />`}`;
+  useEffect(() => { if (one && here().path[1] === id) document.title = `Request: ${one.model} · Tokenweir`; }, [one]);
+  if (one) return html`<${Settled} one=${one} me=${me} />`;
+  if (error?.status === 404) return html`<${Empty} title="There is no request with this id.">Check the id: it is the header x-tokenweir-exchange of the answer. Or <a href=${to("requests", { q: id })}>search for it</a>: it may be another id.<//>`;
+  if (error) return html`<${Failure} error=${error} />`;
+  if (!unsettled) return html`<div class="loading" />`;
+  return html`<p class="notice" role="status">${running ? "In progress. Updates automatically." : "Being recorded… Updates automatically."}</p>${running && html`<${Running} of=${running} />`}`;
 }
+
+/** The request beside its list. `move`: to the next (1) or previous (-1) row. */
+export function Panel({ me, id, move, close }) {
+  const box = useRef(null);
+  useEffect(() => {
+    const key = (event) => {
+      if (event.target.closest("input, select, textarea, dialog, [role=menu]") || event.ctrlKey || event.metaKey || event.altKey) return;
+      const act = { j: () => move(1), k: () => move(-1), Escape: close }[event.key];
+      if (act) act();
+    };
+    addEventListener("keydown", key);
+    return () => removeEventListener("keydown", key);
+  });
+  useEffect(() => { box.current.scrollTop = 0; }, [id]);
+  return html`<aside class="panel" ref=${box} aria-label="Request" tabindex="0"><div class="row"><button type="button" aria-keyshortcuts="k" onClick=${() => move(-1)}>Previous <kbd>k</kbd></button><button type="button" aria-keyshortcuts="j" onClick=${() => move(1)}>Next <kbd>j</kbd></button>
+    <a class="button push" href=${to(["requests", id])}>Open as a page</a><button type="button" class="plain" aria-label="Close" onClick=${close}>×</button></div><${Shown} key=${id} me=${me} id=${id} /></aside>`;
+}
+
+export const Page = ({ me, id }) => html`<p><a href=${to("requests")}>← Requests</a></p><${Shown} me=${me} id=${id} />`;

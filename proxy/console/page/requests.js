@@ -4,19 +4,22 @@ import { ask, everyAccount, keyNames, projectName } from "./api.js";
 import { count, many, nusd, OUTCOMES, SOURCES, span } from "./formatting.js";
 import { Older, useOlder } from "./older.js";
 import { Rejected, STATUSES } from "./rejected.js";
-import { go, here, period, to, withQuery } from "./route.js";
+import { Panel } from "./request.js";
+import { go, here, period, replace, to, withQuery } from "./route.js";
 import { Empty, Filters, html, Loaded, Status, Table, Tabs, Time, useData } from "./ui.js";
 
 export const title = "Requests";
 export const hasPeriod = true;
 
+// From this width on, a row opens beside the list.
+const WIDE = "(min-width: 1121px)";
 const SOURCE_FILTER = ["reported", "estimated", "none"];
 const SORTS = ["started", "charge", "duration", "output"];
 const FILTERS = {
   q: true, organization_id: true, project_id: true, key_id: true, model: true, provider: true, outcome: Object.keys(OUTCOMES), usage_source: SOURCE_FILTER, batch_id: true,
   end_user: true, session: true, run: true, tag: (value) => value.includes("="),
 };
-export const accepts = { ...FILTERS, sort: SORTS, show: ["rejected"], status: Object.keys(STATUSES) };
+export const accepts = { ...FILTERS, open: true, sort: SORTS, show: ["rejected"], status: Object.keys(STATUSES) };
 
 const named = (table, names) => Object.fromEntries(names.map((name) => [name, table[name][0]]));
 
@@ -99,11 +102,17 @@ function Settled({ me }) {
   const wanted = { ...Object.fromEntries(Object.keys(FILTERS).map((name) => [name, query[name]])), sort, ...(searchesAll ? {} : { start_time, end_time }) };
   const older = useOlder("requests", (after, signal) => ask("v1/exchanges", { query: { ...wanted, after }, signal }), [JSON.stringify(wanted)]);
   const order = { by: sort, falling: true, set: (name) => go(withQuery({ sort: name === "started" ? null : name })) };
+  const show = (id) => replace(withQuery({ open: id }));
+  const visit = (row) => (row.lines || !matchMedia(WIDE).matches ? go(linkOf(row)) : show(row.id));
+  const move = (rows, step) => {
+    const next = rows[rows.findIndex((row) => row.id === query.open) + step];
+    if (next && !next.lines) show(next.id);
+  };
   const caption = `${{ started: "Newest first", charge: "Highest charge first", duration: "Longest first", output: "Most output tokens first" }[sort]}${searchesAll ? ", all time" : ""}`;
   return html`<${Filters} fields=${useFields(query, me)} values=${query} set=${(changes) => go(withQuery(changes))} />
     <${Loaded} of=${older}>${(found) => {
     const rows = query.batch_id ? found : grouped(found);
-    return html`${rows.length ? html`<${Table} caption=${caption} columns=${columns(me)} rows=${rows} open=${linkOf} sort=${order} />` : html`<${Nothing} older=${older} query=${query} days=${days} searchesAll=${searchesAll} />`}
-      <${Older} of=${older} word="requests" />`;
+    return html`${rows.length ? html`<${Table} caption=${caption} columns=${columns(me)} rows=${rows} open=${linkOf} visit=${visit} chosen=${(row) => row.id === query.open} sort=${order} />` : html`<${Nothing} older=${older} query=${query} days=${days} searchesAll=${searchesAll} />`}
+      <${Older} of=${older} word="requests" />${query.open && html`<${Panel} me=${me} id=${query.open} move=${(step) => move(rows, step)} close=${() => show(null)} />`}`;
   }}<//>`;
 }
