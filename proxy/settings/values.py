@@ -368,6 +368,12 @@ class Settings:
         "clients can read the spend and the remaining budget of their own key: `/v1/me`, OpenRouter's `/key`",
         default=True,
     )
+    hide_providers: bool = setting(
+        flag(),
+        "the admin API, `GET /v1/exchanges/{id}` and lists of models do not show keys the provider of a request, its "
+        "model, its raw usage and its errors",
+        default=False,
+    )
     budget_headers: bool = setting(
         flag(),
         "answers to keys with a budget have headers with what is left of the tightest one, at one more call to the "

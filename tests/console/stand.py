@@ -189,8 +189,8 @@ class Stand:
         return answered.body
 
     @contextmanager
-    def clients_waiting(self) -> Iterator[str]:
-        """The clients' listener, all of whose threads for reads are taken; its URL."""
+    def clients(self, *, waiting: bool = False) -> Iterator[str]:
+        """The clients' listener; its URL. `waiting`: all of its threads for reads are taken."""
         reads = KeyReads(open_engine(self.engine.url.render_as_string(hide_password=False)), self.budgets)  # type: ignore[arg-type]
         routes, free = Routes(), threading.Event()
         self._console.add_public(routes, reads)
@@ -198,7 +198,7 @@ class Stand:
         KeyInfoHandler(self._keyring, reads, RequestDimensions(DimensionSettings(), ids, b"")).add_to(routes)
 
         async def begin() -> tuple[Server, int]:
-            for _ in range(THREADS + WAITING_MAX):
+            for _ in range(THREADS + WAITING_MAX if waiting else 0):
                 reads.threads.run(free.wait)
             server = Server(routes, refused=lambda _status, _code: None)
             return server, await server.start("127.0.0.1", 0)

@@ -40,7 +40,7 @@ def running(number: int = 0, key_id: str = "key-1") -> ExchangeSnapshot:
 def test_questions_of_clients_take_no_thread_of_the_console(stand: Stand) -> None:
     settle(stand.engine, a_real_entry())
     key, exchange_id = stand.key(), a_real_entry().exchange_id
-    with stand.clients_waiting() as url:
+    with stand.clients(waiting=True) as url:
         for path, code in ((f"/v1/exchanges/{exchange_id}", "console_busy"), ("/v1/me", "key_info_unavailable")):
             refused = stand("GET", path, key=key, at=url)
             assert (refused.status, refused.body["error"]["code"]) == (503, code)

@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +22,7 @@ from proxy.billing.money import PARTS_PER_NUSD, Nusd, usd_text
 from proxy.billing.pricing.prices import Addend
 from proxy.console.api.dimensions import dimensions_shown, wanted_values
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
+from proxy.console.api.hidden_providers import hides_from, require_visible, without_provider
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.exchanges import (
     Adjustment,
@@ -35,6 +36,7 @@ from proxy.console.api.schemas.exchanges import (
     Unsettled,
     UsageShown,
 )
+from proxy.console.api.sessions import ConsoleSession
 from proxy.console.ledger_reports import LedgerReports
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
@@ -57,8 +59,10 @@ _CURSOR = re.compile(r"([0-9]{1,17})\.([0-9a-f-]{36})", re.ASCII)
 class ExchangesApi:
     """The routes `/v1/exchanges` and `/v1/exchanges/{exchange_id}`."""
 
-    def __init__(self, reports: LedgerReports) -> None:
+    def __init__(self, reports: LedgerReports, hides_providers: Callable[[], bool]) -> None:
+        """`hides_providers`: the setting `hide_providers`."""
         self._reports = reports
+        self._hides_providers = hides_providers
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -83,6 +87,8 @@ class ExchangesApi:
         key_id = _optional(query.key_id)
         if own is not None and key_id not in (None, own):
             return ApiReply(ExchangePage(listed=[], has_more=False, next_after=None))
+        named = [] if query.provider is UNSET else [query.provider]
+        require_visible(call.session, "provider", named, hides=self._hides_providers())
         order = ExchangeOrder(query.sort)
         wanted = ExchangeFilter(
             text=_optional(query.q),
@@ -101,6 +107,7 @@ class ExchangesApi:
             after=_cursor(_optional(query.after), order),
         )
         found, last = await self._reports.listed(wanted, query.limit)
+        found = [self._visible(one, call.session) for one in found]
         operator = call.session.key is None
         scale = _SCALES.get(order, 1)
         after = None if last is None else f"{round(last[0] * scale)}.{last[1]}"
@@ -112,12 +119,17 @@ class ExchangesApi:
         """One exchange, or 202 while it runs. Raises ApiError 404, OSError."""
         found = await self._reports.one(call.named)
         if found is not None and call.session.may_see(found.terminal.key_id):
-            return ApiReply(_exchange(found, await self._shown([found]), operator=call.session.key is None))
+            visible = self._visible(found, call.session)
+            return ApiReply(_exchange(visible, await self._shown([found]), operator=call.session.key is None))
         if found is None:
             key_id = await self._reports.key_of_unsettled(call.named)
             if key_id is not None and call.session.may_see(key_id):
                 return ApiReply(Unsettled(id=call.named), 202, {"Retry-After": str(SETTLED_SOON_S)})
         raise ApiError(404, "No such exchange.", param="exchange_id", code="exchange_not_found")
+
+    def _visible(self, found: SettledExchange, session: ConsoleSession) -> SettledExchange:
+        """What the caller may see of it."""
+        return without_provider(found) if hides_from(session, hides=self._hides_providers()) else found
 
     async def _shown(self, found: Iterable[SettledExchange]) -> Mapping[str, ShownDimension]:
         """The values of the dimensions of these exchanges."""
@@ -173,7 +185,7 @@ def _line(
         project=None if owner is None else owner.project,
         organization_id=None if owner is None else owner.organization_id,
         organization=None if owner is None else owner.organization,
-        provider=one.provider,
+        provider=one.provider or None,
         model=one.model,
         endpoint=one.endpoint,
         streamed=one.streamed,
@@ -234,9 +246,9 @@ def _exchange(found: SettledExchange, shown: Mapping[str, ShownDimension], *, op
         entry_id=one.entry_id,
         key_id=one.key_id,
         key_alias=one.key_alias,
-        provider=one.provider,
+        provider=one.provider or None,
         model=one.model,
-        upstream_model=one.upstream_model,
+        upstream_model=one.upstream_model or None,
         endpoint=one.endpoint,
         streamed=one.streamed,
         outcome=one.outcome,

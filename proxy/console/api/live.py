@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from proxy.billing.money import Nusd, usd_text
 from proxy.console.api.endpoints import HEADERS, ApiCall, ApiReply, Endpoint, encoded
+from proxy.console.api.hidden_providers import hides_from
 from proxy.console.api.sessions import ConsoleSession, Sessions
 from proxy.foundation.times import iso_utc
 from proxy.gateway.exchange.running import ExchangeSnapshot
@@ -39,7 +40,8 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     key_id: str
     key_alias: str
-    provider: str
+    provider: str | None
+    """null: hidden from keys"""
     model: str
     endpoint: str
     streamed: bool
@@ -102,7 +104,10 @@ class LiveApi:
         sessions: Sessions,
         *,
         unix_time: Callable[[], float],
+        hides_providers: Callable[[], bool],
     ) -> None:
+        """`hides_providers`: the setting `hide_providers`."""
+        self._hides_providers = hides_providers
         self._read_running = read_running
         self._sessions = sessions
         self._unix_time = unix_time
@@ -154,7 +159,7 @@ class LiveApi:
         last = self._last
         visible = [one for one in last.running if session.may_see(one.key_id)]
         newest = sorted(visible, key=lambda one: one.started_at, reverse=True)[:SHOWN_MAX]
-        now = self._unix_time()
+        now, hides = self._unix_time(), hides_from(session, hides=self._hides_providers())
         return Live(
             at=iso_utc(now),
             processes=last.processes,
@@ -164,16 +169,16 @@ class LiveApi:
             charge_usd=usd_text(sum(one.charge_nusd or 0 for one in visible)),
             unpriced=sum(one.charge_nusd is None for one in visible),
             completion_tokens=sum(one.completion_tokens for one in visible),
-            listed=[_stream(one, now, operator=session.key is None) for one in newest],
+            listed=[_stream(one, now, operator=session.key is None, hides=hides) for one in newest],
         )
 
 
-def _stream(exchange: ExchangeSnapshot, now: float, *, operator: bool) -> Stream:
+def _stream(exchange: ExchangeSnapshot, now: float, *, operator: bool, hides: bool) -> Stream:
     return Stream(
         id=exchange.exchange_id,
         key_id=exchange.key_id,
         key_alias=exchange.key_alias,
-        provider=exchange.provider,
+        provider=None if hides else exchange.provider,
         model=exchange.model,
         endpoint=exchange.endpoint,
         streamed=exchange.streamed,

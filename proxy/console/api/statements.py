@@ -19,6 +19,7 @@ from proxy.billing.keys import Account, AccountKind
 from proxy.billing.money import usd_text
 from proxy.billing.period import Month, month_from, month_of
 from proxy.console.api.endpoints import HEADERS, ApiCall, ApiReply, Endpoint
+from proxy.console.api.hidden_providers import hides_from, statement_without_providers
 from proxy.console.api.reading import invalid
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
@@ -117,6 +118,8 @@ class StatementsApi:
     keys: KeyStore
     letterhead: Callable[[], StatementSettings]
     unix_time: Callable[[], float]
+    hides_providers: Callable[[], bool]
+    """the setting `hide_providers`"""
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -142,7 +145,8 @@ class StatementsApi:
         own = call.session.key
         if own is not None and call.named != own.key_id:
             raise _no_scope()
-        make = partial(_rendered, kind=query.format)
+        hides = hides_from(call.session, hides=self.hides_providers())
+        make = partial(_rendered, kind=query.format, hides=hides)
         try:
             content = await self.threads.run(self._made, call.named, month, make)
         except PdfMissing as missing:
@@ -261,8 +265,9 @@ class StatementsApi:
             month = month_of(month.since - 1)
 
 
-def _rendered(statement: Statement, kind: str) -> dict[str, Any] | bytes:
+def _rendered(statement: Statement, kind: str, *, hides: bool) -> dict[str, Any] | bytes:
     """Raises PdfMissing, ValueError."""
+    statement = statement_without_providers(statement) if hides else statement
     if kind == "html":
         return statement_html(statement).encode()
     if kind == "csv":

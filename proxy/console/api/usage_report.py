@@ -21,6 +21,7 @@ from proxy.billing.money import Nusd, usd_text
 from proxy.billing.windows import checked_time_zone, day_start, local_day
 from proxy.console.api.dimensions import wanted_values
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
+from proxy.console.api.hidden_providers import require_visible
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.usage import (
     BucketNumbers,
@@ -117,6 +118,8 @@ class UsageReportApi:
 
     reports: LedgerReports
     unix_time: Callable[[], float]
+    hides_providers: Callable[[], bool]
+    """the setting `hide_providers`"""
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -218,6 +221,10 @@ class UsageReportApi:
     async def _wanted(self, call: ApiCall) -> UsageFilter:
         """The filter of the period as a whole. Raises ApiError."""
         query: PeriodQuery = call.query
+        hides = self.hides_providers()
+        require_visible(call.session, "provider", query.provider, hides=hides)
+        if isinstance(query, ReportQuery) and query.group_by == "provider":
+            require_visible(call.session, "group_by", [query.group_by], hides=hides)
         zone = _zone(query.time_zone)
         begin, end = self._span(query, zone)
         if isinstance(query, ReportQuery) and query.bucket != "total":

@@ -15,30 +15,48 @@ from proxy.gateway.models.listed_model import ListedModel, dialects_of
 from proxy.gateway.upstream.provider import Provider
 from proxy.settings import ModelSettings, route
 
+OWNER = "tokenweir"
+"""in place of a provider's name"""
+
 
 class Catalogue:
     """The models of each key."""
 
     def __init__(
-        self, models: Mapping[str, ModelSettings], providers: Mapping[str, Provider], lists: FetchedLists
+        self,
+        models: Mapping[str, ModelSettings],
+        providers: Mapping[str, Provider],
+        lists: FetchedLists,
+        *,
+        hides_providers: bool = False,
     ) -> None:
-        """`providers`: name in the settings → provider."""
+        """`providers`: name in the settings → provider. `hides_providers`: lists name OWNER instead."""
+        self._hides_providers = hides_providers
         self._providers = providers
         self._lists = lists
         self._models, self._named = models, _named(models, providers)
 
-    def changed_to(self, models: Mapping[str, ModelSettings], providers: Mapping[str, Provider]) -> Callable[[], None]:
+    def changed_to(
+        self, models: Mapping[str, ModelSettings], providers: Mapping[str, Provider], *, hides_providers: bool
+    ) -> Callable[[], None]:
         """Prepare a list of other models. Returns a function that switches to it; it expects that `providers` has been
         changed before."""
         named = _named(models, providers)
 
         def change() -> None:
-            self._models, self._named = models, named
+            self._models, self._named, self._hides_providers = models, named, hides_providers
 
         return change
 
     async def models(self, key: ApiKey) -> dict[str, ListedModel]:
         """Name → model, for all models that `key` may use. May wait for providers' lists."""
+        found = await self._allowed(key)
+        return {name: self._shown(model) for name, model in found.items()}
+
+    def _shown(self, model: ListedModel) -> ListedModel:
+        return replace(model, provider=OWNER) if self._hides_providers else model
+
+    async def _allowed(self, key: ApiKey) -> dict[str, ListedModel]:
         patterns = self._patterns(key)
         lists = await self._lists.of(self._targets(patterns))
         found = {name: model for name, model in self._named.items() if key.allows(name)}
@@ -51,6 +69,11 @@ class Catalogue:
         return found
 
     async def model(self, key: ApiKey, name: str) -> ListedModel | None:
+        """The model that clients request as `name`; None if there is none, or `key` may not use it."""
+        found = await self._one(key, name)
+        return None if found is None else self._shown(found)
+
+    async def _one(self, key: ApiKey, name: str) -> ListedModel | None:
         """The model that clients request as `name`; None if there is none, or `key` may not use it. A name that matches
         a pattern counts as configured while the provider's list is unknown: the model may exist there."""
         setting = self._setting(name)

@@ -90,7 +90,7 @@ class Console:
         """Add the only endpoint on the clients' listener: an exchange, for the key that sent its request. `reads`: in
         place of the console's threads and connections."""
         reports = LedgerReports(reads.engine, reads.threads, self._running.key_of, self._store.end_user_pepper())
-        add(routes, ExchangesApi(reports).one_endpoint, Sessions(self._keyring, None, time.time))
+        add(routes, ExchangesApi(reports, self._hides_providers).one_endpoint, Sessions(self._keyring, None, time.time))
 
     async def start(self, refused: Callable[[int, str | None], None], sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, if a secret is configured. `sockets`: in place of the address in the settings. Raises OSError,
@@ -113,6 +113,9 @@ class Console:
         self._server = Server(routes, refused=refused, headers=HEADERS)
         port = await self._server.start(admin.host, admin.port, section="admin", sockets=sockets)
         self.url = f"http://{shown_host(admin.host)}:{port}"
+
+    def _hides_providers(self) -> bool:
+        return self._state.configuration.settings.hide_providers
 
     @property
     def sockets(self) -> list[socket.socket]:
@@ -151,8 +154,8 @@ class Console:
             values=ValueReader(store.engine, None),
         )  # fmt: skip
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
-        yield from UsageReportApi(self._reports, unix_time=time.time).endpoints()
-        yield from ExchangesApi(self._reports).endpoints()
+        yield from UsageReportApi(self._reports, unix_time=time.time, hides_providers=self._hides_providers).endpoints()
+        yield from ExchangesApi(self._reports, self._hides_providers).endpoints()
         yield from RefusalsApi(self._refusals, self._reports).endpoints()
         yield from ProvidersApi(
             store.engine, self._threads, configured=self._state.providers, states=self._state.provider_states,
@@ -162,9 +165,12 @@ class Console:
         yield from StatementsApi(
             store.engine, self._threads, store.accounts, store.keys,
             letterhead=lambda: self._state.configuration.settings.statement, unix_time=time.time,
+            hides_providers=self._hides_providers,
         ).endpoints()  # fmt: skip
         yield from DeliveryApi(store.engine, self._threads, sinks=partial(self._state.sinks, store.engine)).endpoints()
-        yield from LiveApi(self._running.running, sessions, unix_time=time.time).endpoints()
+        yield from LiveApi(
+            self._running.running, sessions, unix_time=time.time, hides_providers=self._hides_providers
+        ).endpoints()
         yield from status.endpoints()
         yield from keys.endpoints()
         yield from accounts.endpoints()

@@ -122,7 +122,9 @@ def make_handlers(
     )  # fmt: skip
     identities = Identities(keyring, tasks, unix_time=time.time)
     identities.prepared(settings.identities)()
-    catalogue = Catalogue(settings.models, providers, FetchedLists(upstream, tasks))
+    catalogue = Catalogue(
+        settings.models, providers, FetchedLists(upstream, tasks), hides_providers=settings.hide_providers
+    )
     configuration.followers += [
         *_followers(catalogue, opener, dimensions, identities),
         lambda settings, _providers: partial(_use_limits, settings, limits, admission.admission),
@@ -139,7 +141,9 @@ def _followers(
     catalogue: Catalogue, opener: ExchangeOpener, dimensions: RequestDimensions, identities: Identities
 ) -> Iterable[Follower]:
     return (
-        lambda settings, providers: catalogue.changed_to(settings.models, providers),
+        lambda settings, providers: catalogue.changed_to(
+            settings.models, providers, hides_providers=settings.hide_providers
+        ),
         lambda _settings, _providers: opener.forget_routes,
         lambda settings, _providers: dimensions.prepared(settings.dimensions),
         lambda settings, _providers: identities.prepared(settings.identities),

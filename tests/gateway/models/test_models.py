@@ -156,6 +156,14 @@ async def test_one_model(at: Listing, path: str) -> None:
     assert await get(at, path) == (200, expected)
 
 
+async def test_hidden_providers_own_no_model(at: Listing) -> None:
+    catalogue = at.catalogue
+    catalogue.changed_to(catalogue._models, catalogue._providers, hides_providers=True)()
+    _, listed = await get(at, "/v1/models")
+    _, one = await get(at, "/v1/models/meta/llama-3")
+    assert {model["owned_by"] for model in [*listed["data"], one]} == {"tokenweir"}
+
+
 @pytest.mark.parametrize(
     "path",
     ["/v1/models/..%2Fhealthz", "/v1/models/a%252Fb", "/v1/models/a%0Ab", "/v1/models/%2F", "/v1/models/a%2F%2Fb",

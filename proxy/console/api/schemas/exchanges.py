@@ -66,7 +66,8 @@ class ExchangeLine(msgspec.Struct, frozen=True, kw_only=True):
     project: str | None
     organization_id: str | None
     organization: str | None
-    provider: str
+    provider: str | None
+    """null: hidden from keys"""
     model: str
     endpoint: str
     streamed: bool
@@ -179,9 +180,11 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     entry_id: str
     key_id: str
     key_alias: str
-    provider: str
+    provider: str | None
+    """null: hidden from keys"""
     model: str
-    upstream_model: str
+    upstream_model: str | None
+    """null: hidden from keys"""
     endpoint: str
     streamed: bool
     outcome: str
