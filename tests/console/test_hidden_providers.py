@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from proxy.settings import parse
 from tests.console.entries import YESTERDAY, entry
+from tests.console.furnished import running
 from tests.console.stand import CONFIG, SECRETS, Stand
-from tests.console.test_console import running
 from tests.ledger.entries import a_ledger
 from tests.ledger.priced_entries import settle
 
@@ -79,7 +79,7 @@ def test_a_reseller_does_not_name_its_providers(hiding: tuple[Stand, bool]) -> N
         entry(0), provider="secretcorp", upstream_model="secret-large", details={**entry(0).details, **DETAILS}
     )
     settle(stand.engine, served, node=None)
-    stream = replace(running(1), provider="secretcorp")
+    stream = running(1, key_id="key-1", provider="secretcorp")
     stand.inside.streams = [stream]
     answers = reads_of_keys(stand, secret)
     assert len(answers) >= 15, "no endpoint is left out"
