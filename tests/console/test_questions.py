@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -134,3 +135,28 @@ def test_which_keys_are_nearly_spent(operator: Operator, demo: Demo) -> None:
 def test_who_changed_a_price(operator: Operator, demo: Demo) -> None:
     operator.click("Audit")
     operator.sees("prices.change", "tera-large", demo.answer("Who changed the price"), "3 → 3.6")
+
+
+def test_which_provider_fails(operator: Operator, demo: Demo) -> None:
+    provider, failed = re.findall(r"^(\w+): (\d+) requests failed", demo.answer("Which provider fails"))[0]
+    operator.click("Providers")
+    operator.click("Last 7 days", "button")
+    operator.sees(provider, failed)
+    first = operator.page.get_by_role("row").all_inner_texts()[1]
+    assert (provider in first, failed in first.split()) == (True, True), first
+
+
+def test_the_statement_of_last_month(operator: Operator, demo: Demo) -> None:
+    question = next(line for line in demo.printed.splitlines() if "statement of" in line)
+    year, month = re.findall(r"(\d{4})-(\d\d)", question)[0]
+    usd_of_month = usd(demo.answer("What is on Contoso's statement").split()[0], 2)
+    operator.click("Statements")
+    operator.choose("month", f"Month: {date(int(year), int(month), 1):%B %Y}, final")
+    operator.sees(f"${usd_of_month}")
+    operator.page.get_by_role("button", name=re.compile("Contoso")).click()
+    operator.steps += 2
+    with operator.page.expect_download() as begun:
+        operator.page.get_by_role("menuitem", name="Download PDF").click()
+    pdf = begun.value.path().read_bytes()
+    assert (pdf[:5], begun.value.suggested_filename.endswith(".pdf")) == (b"%PDF-", True)
+    operator.sees()
