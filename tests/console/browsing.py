@@ -1,7 +1,12 @@
-"""The console in a browser: how one gets in, and how long a test waits for what it shows."""
+"""The console in a browser: how one gets in, and `tokenweir demo --full` with an operator whose steps are counted."""
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tests.console.stand import SECRET
@@ -10,6 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 PATIENCE_MS = 15_000
+STEPS_MAX = 6
 
 
 def sign_in(page: Page, url: str, secret: str = SECRET) -> None:
@@ -18,3 +24,63 @@ def sign_in(page: Page, url: str, secret: str = SECRET) -> None:
     page.keyboard.type(secret)  # the field has the focus
     page.keyboard.press("Enter")
     page.wait_for_selector("nav", state="attached")  # on a phone it is in a drawer
+
+
+class Demo:
+    """`tokenweir demo --full`, and what it prints."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "proxy", "demo", "--full"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        lines = []
+        for line in self._process.stdout:
+            lines.append(line)
+            if re.fullmatch(r"   [0-9a-f]{64}\n", line):
+                break
+        self.printed = "".join(lines)
+        found = re.search(r"(http://\S+)  \(sign in", self.printed)
+        assert found is not None, self.printed
+        self.url, self.secret = found[1], lines[-1].strip()
+
+    def answer(self, question: str) -> str:
+        """The line below a question that begins so."""
+        lines = self.printed.splitlines()
+        return next(after.strip() for one, after in pairwise(lines) if one.strip().startswith(question))
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=30)
+
+
+class Operator:
+    """Somebody at the console, whose steps are counted: a click, a choice, a text that is typed."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.steps = page, 0
+
+    def click(self, name: str, role: str = "link") -> None:
+        self.steps += 1
+        self.page.get_by_role(role, name=name, exact=True).first.click()  # type: ignore[arg-type]
+
+    def choose(self, name: str, option: str) -> None:
+        """`name`: of the field in its form."""
+        self.steps += 1
+        self.page.locator(f"select[name={name}]").select_option(label=option)
+
+    def check(self, field: re.Pattern[str]) -> None:
+        self.steps += 1
+        self.page.get_by_label(field).check()
+
+    def search(self, text: str) -> None:
+        """From any page: open the search, type, take the first result."""
+        self.steps += 3
+        self.page.locator(".search-button").click()
+        self.page.get_by_role("combobox", name="Search").fill(text)
+        self.page.get_by_role("option").filter(has_text=text).first.click()
+
+    def sees(self, *texts: str) -> None:
+        """These texts are on the page, after at most STEPS_MAX steps."""
+        for text in texts:
+            self.page.get_by_text(text).first.wait_for(timeout=PATIENCE_MS)
+        assert self.steps <= STEPS_MAX

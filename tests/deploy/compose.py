@@ -105,7 +105,7 @@ class Compose:
         self.engine = engine
         self.project = engine.new_name()
         self.folder = folder / "deploy"
-        shutil.copytree(DEPLOY, self.folder, ignore=shutil.ignore_patterns("helm", "screenshots", "edge"))
+        shutil.copytree(DEPLOY, self.folder, ignore=shutil.ignore_patterns("helm", "edge"))
         services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
         self.urls: dict[str, str] = {}
         self._needs: dict[str, dict[str, dict[str, str]]] = {"provider": {}}
