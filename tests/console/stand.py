@@ -21,6 +21,7 @@ from proxy.console.api.delivery import SinkShown
 from proxy.console.api.live import RemoteCoverage, RunningSnapshot
 from proxy.console.api.models import ConfiguredModel
 from proxy.console.api.providers import ConfiguredProvider, ProviderState
+from proxy.console.caller_threads import called_by
 from proxy.foundation.outage import OutageLog
 from proxy.gateway.dimensions.ids import DimensionIds
 from proxy.gateway.dimensions.requests import RequestDimensions
@@ -34,6 +35,8 @@ from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.dimensions.values import DimensionValues
 from proxy.runtime.machine.ledger_stores import LedgerStores
+from proxy.runtime.proxy.console import THREADS as CONSOLE_THREADS
+from proxy.runtime.proxy.console import WAITING_MAX as CONSOLE_WAITING_MAX
 from proxy.runtime.proxy.console import Console
 from proxy.settings import Settings, parse
 from proxy.settings.dimensions import DimensionSettings
@@ -210,6 +213,22 @@ class Stand:
             free.set()
             self._run(server.close())
             self._run(reads.close())
+
+    @contextmanager
+    def keys_waiting(self) -> Iterator[None]:
+        """All threads for the requests of keys are taken."""
+        free = threading.Event()
+
+        async def begin() -> None:
+            with called_by(is_key=True):
+                for _ in range(CONSOLE_THREADS + CONSOLE_WAITING_MAX):
+                    self._console.threads.run(free.wait)
+
+        self._run(begin())
+        try:
+            yield
+        finally:
+            free.set()
 
     def close(self) -> None:
         self._run(self._console.close())

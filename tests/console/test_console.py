@@ -47,6 +47,16 @@ def test_questions_of_clients_take_no_thread_of_the_console(stand: Stand) -> Non
         assert stand.get(f"/v1/exchanges/{exchange_id}")["id"] == exchange_id
 
 
+def test_keys_take_no_thread_of_operators(stand: Stand) -> None:
+    """Before: the requests of a customer in the console, too, could take all of its threads."""
+    key = stand.key()
+    with stand.keys_waiting():
+        refused = stand("GET", "/v1/exchanges", key=key)
+        assert (refused.status, refused.body["error"]["code"]) == (503, "console_busy")
+        assert stand.get("/v1/exchanges")["data"] == []
+        assert stand.post("/key/block", {"key": "key-1"})["blocked"] is True
+
+
 # -- who may -----------------------------------------------------------------------------------------------------
 
 OPERATORS = [

@@ -17,6 +17,7 @@ from aiohttp import web
 from proxy.billing.money import Nusd, usd_text
 from proxy.console.api.reading import read_json, read_query
 from proxy.console.api.sessions import ConsoleSession, Sessions
+from proxy.console.caller_threads import called_by
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError, overloaded
 from proxy.http.headers import SERVER
@@ -134,7 +135,8 @@ def _serving(endpoint: Endpoint, sessions: Sessions, named: str) -> Serve:
         query = read_query(request, endpoint.query)
         body = None if endpoint.body is None else await read_json(request, endpoint.body)
         try:
-            reply = await endpoint.serve(ApiCall(request, session, query, body, named))
+            with called_by(is_key=session.key is not None):
+                reply = await endpoint.serve(ApiCall(request, session, query, body, named))
         except ExecutorFull:
             raise overloaded("Too many console requests; try again later.", code="console_busy") from None
         except OSError:

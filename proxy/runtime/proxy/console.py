@@ -33,6 +33,7 @@ from proxy.console.api.statements import StatementsApi
 from proxy.console.api.status import StatusApi, me
 from proxy.console.api.usage import UsageApi
 from proxy.console.api.usage_report import UsageReportApi
+from proxy.console.caller_threads import CallerThreads
 from proxy.console.identity_sign_in import IdentitySignIn
 from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
@@ -52,7 +53,6 @@ from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.settings.listeners import AdminSettings
 from proxy.sinks.kinds import receiving_details
-from proxy.storage.executor import BoundedExecutor
 
 # A few reads of the ledger at once and a few that wait, so that no dashboard slows the settling down.
 THREADS = 2
@@ -80,9 +80,10 @@ class Console:
         self._running = running
         self._refusals = refusals
         self._state = state
-        self._threads = BoundedExecutor(THREADS, name="console", waiting_max=WAITING_MAX)
+        self.threads = CallerThreads(THREADS, name="console", waiting_max=WAITING_MAX)
+        """for reads and changes of the ledger"""
         self._server: Server | None = None
-        self._reports = LedgerReports(store.engine, self._threads, running.key_of, store.end_user_pepper())
+        self._reports = LedgerReports(store.engine, self.threads, running.key_of, store.end_user_pepper())
         self.url: str | None = None
         """the URL of the console; None: it does not listen"""
 
@@ -132,25 +133,25 @@ class Console:
         if self._server is not None:
             await self._server.stop_listening()
             await self._server.close()
-        await asyncio.to_thread(self._threads.close)
+        await asyncio.to_thread(self.threads.close)
 
     def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
         """Every endpoint that authenticates its caller."""
         store = self._store
-        operations = AuditedOperations(store.audit_log, self._threads, self._keyring)
+        operations = AuditedOperations(store.audit_log, self.threads, self._keyring)
         paid = partial(read_paid, store.engine)
         keys = KeysApi(
-            store.engine, store.keys, store.accounts, operations, self._threads, pepper=store.pepper(),
+            store.engine, store.keys, store.accounts, operations, self.threads, pepper=store.pepper(),
             lifetime_max_s=self._settings.key_lifetime_max, unix_time=time.time, paid=paid,
             counter_states=self._budgets.counter_states,
         )  # fmt: skip
         accounts = AccountsApi(
-            store.engine, store.accounts, store.keys, store.ledger, operations, self._threads, unix_time=time.time,
+            store.engine, store.accounts, store.keys, store.ledger, operations, self.threads, unix_time=time.time,
             paid=paid, counter_states=self._budgets.counter_states,
         )  # fmt: skip
         values = DimensionValues(store.engine)
         status = StatusApi(
-            self._threads, store.audit_log, store.engine, counter_states=self._budgets.counter_states,
+            self.threads, store.audit_log, store.engine, counter_states=self._budgets.counter_states,
             values=ValueReader(store.engine, None),
         )  # fmt: skip
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
@@ -158,16 +159,16 @@ class Console:
         yield from ExchangesApi(self._reports, self._hides_providers).endpoints()
         yield from RefusalsApi(self._refusals, self._reports).endpoints()
         yield from ProvidersApi(
-            store.engine, self._threads, configured=self._state.providers, states=self._state.provider_states,
+            store.engine, self.threads, configured=self._state.providers, states=self._state.provider_states,
             unix_time=time.time,
         ).endpoints()  # fmt: skip
         yield from ModelsApi(self._reports, configured=self._state.models, unix_time=time.time).endpoints()
         yield from StatementsApi(
-            store.engine, self._threads, store.accounts, store.keys,
+            store.engine, self.threads, store.accounts, store.keys,
             letterhead=lambda: self._state.configuration.settings.statement, unix_time=time.time,
             hides_providers=self._hides_providers,
         ).endpoints()  # fmt: skip
-        yield from DeliveryApi(store.engine, self._threads, sinks=partial(self._state.sinks, store.engine)).endpoints()
+        yield from DeliveryApi(store.engine, self.threads, sinks=partial(self._state.sinks, store.engine)).endpoints()
         yield from LiveApi(
             self._running.running, sessions, unix_time=time.time, hides_providers=self._hides_providers
         ).endpoints()
@@ -175,14 +176,14 @@ class Console:
         yield from keys.endpoints()
         yield from accounts.endpoints()
         yield from GrantsApi(
-            store.grants, store.keys, store.accounts, operations, self._threads, unix_time=time.time
+            store.grants, store.keys, store.accounts, operations, self.threads, unix_time=time.time
         ).endpoints()
         yield from LimitsApi(
-            store.rules, store.keys, store.accounts, store.limits, values, operations, self._threads,
+            store.rules, store.keys, store.accounts, store.limits, values, operations, self.threads,
             pepper=store.end_user_pepper(),
         ).endpoints()  # fmt: skip
         yield from ErasureApi(
-            store.engine, store.accounts, operations, self._threads, store.pepper(),
+            store.engine, store.accounts, operations, self.threads, store.pepper(),
             partial(receiving_details, configured=self._settings.sinks),
         ).endpoints()  # fmt: skip
 
