@@ -245,10 +245,7 @@ class ProxyHandler:
             )  # fmt: skip
             exchange = Exchange(admitted, self._ports, self._background)
         except BaseException:
-            if open_exchange is not None:
-                open_exchange.close(Outcome.CRASHED, now=monotonic(), details=EntryDetails(failed="proxy_bug"))
-            if claim is not None:
-                await claim.end(open_exchange)
+            await _end_unopened(open_exchange, claim)
             raise
         return exchange, open_exchange, claim
 
@@ -265,6 +262,14 @@ class ProxyHandler:
             return await read_body(request, bytes_max=self._limits.body_bytes_max, grew=upload.grew)
         except (web.RequestPayloadError, ConnectionError):
             raise errors.bad_request("The request body is incomplete.", code="incomplete_body") from None
+
+
+async def _end_unopened(open_exchange: OpenExchange | None, claim: Claim | None) -> None:
+    """The request is not admitted, or a bug of ours prevents its exchange."""
+    if open_exchange is not None:
+        open_exchange.close(Outcome.CRASHED, now=monotonic(), details=EntryDetails(failed="proxy_bug"))
+    if claim is not None:
+        await claim.end(open_exchange)
 
 
 def _refuse_background(facts: RequestFacts) -> None:

@@ -39,6 +39,7 @@ from proxy.http.probes import ROOT
 from proxy.http.refused_requests import RefusalLog
 from proxy.http.server import Routes
 from proxy.keys.identities import Identities
+from proxy.keys.keyring import Keyring
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.proxy.background import Resumption
 from proxy.runtime.proxy.batches import BatchService
@@ -87,8 +88,7 @@ def make_handlers(
     without a client, and for the keys of issuers. Raises SettingsError."""
     settings, metrics, configuration = resources.settings, resources.metrics, resources.configuration
     keyring, admission, estimator = resources.keyring, resources.admission, resources.learned.estimator
-    providers, models = configuration.providers, configuration.models
-    limits = _limits(settings)
+    providers, models, limits = configuration.providers, configuration.models, _limits(settings)
     uploads = Uploads(body_bytes_max=settings.request_bytes_max)
     batches = BatchService(
         node=resources.node.node_id, stores=resources.store, in_thread=resources.in_thread, keyring=keyring,
@@ -105,13 +105,12 @@ def make_handlers(
     background = BackgroundExchanges(ports, owners)
     opener = ExchangeOpener(keys=keyring, models=models, ports=ports, limits=limits)
     exchanges = ProxyHandler(
-        keys=keyring, opener=opener, ports=ports, uploads=uploads, limits=limits,
-        accepting=accepting, background=background.take, owners=owners,
+        keys=keyring, opener=opener, ports=ports, uploads=uploads, limits=limits, accepting=accepting,
+        background=background.take, owners=owners,
     )  # fmt: skip
     sockets = WebSocketHandler(
         keys=keyring, opener=opener, ports=ports, providers=providers, live=exchanges.live, owners=owners,
-        uploads=uploads, limits=limits, sessions_max=settings.exchanges_max,
-        accepting=accepting,
+        uploads=uploads, limits=limits, sessions_max=settings.exchanges_max, accepting=accepting,
     )  # fmt: skip
     resuming = None if tapes is None else ResumeHandler(
         keys=keyring, tapes=tapes, others=others, stall_s=settings.write_stall_s, accepting=accepting
@@ -120,21 +119,26 @@ def make_handlers(
         keys=keyring, owners=admission.owners, providers=providers, client=upstream, accepting=accepting,
         background=background, unix_time=time.time, resuming=resuming,
     )  # fmt: skip
-    identities = Identities(keyring, tasks, unix_time=time.time)
-    identities.prepared(settings.identities)()
-    catalogue = Catalogue(
-        settings.models, providers, FetchedLists(upstream, tasks), hides_providers=settings.hide_providers
-    )
+    identities = _identities(keyring, tasks, settings)
+    lists = FetchedLists(upstream, tasks)
+    catalogue = Catalogue(settings.models, providers, lists, hides_providers=settings.hide_providers)
     configuration.followers += [
         *_followers(catalogue, opener, dimensions, identities),
         lambda settings, _providers: partial(_use_limits, settings, limits, admission.admission),
     ]
-    resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
     return Handlers(
         exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming,
-        KeyInfoHandler(keyring, key_reads, dimensions) if settings.key_info else None, background, resumption,
+        KeyInfoHandler(keyring, key_reads, dimensions) if settings.key_info else None, background,
+        Resumption(background, owners, ports, keyring, models, providers, admission),
         LaterUsageService(resources, configuration, upstream),
     )  # fmt: skip
+
+
+def _identities(keyring: Keyring, tasks: Tasks, settings: Settings) -> Identities:
+    """The clients with tokens of the configured issuers. Raises SettingsError."""
+    identities = Identities(keyring, tasks, unix_time=time.time)
+    identities.prepared(settings.identities)()
+    return identities
 
 
 def _followers(

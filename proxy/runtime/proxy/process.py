@@ -181,10 +181,7 @@ class Proxy:
 
         stops.callback(resources.tokenizers.close)
         resources.tokenizers.start()
-        if queue is not None:
-            tasks.start(queue.watch_rights(), name="rights")
-        if roster is not None:
-            _join(roster, tasks, stops, is_first=is_first)
+        _join(queue, roster, tasks, stops, is_first=is_first)
         listening = await self._listen(
             stops, resources, handlers, running, refusals, state, exposition, key_reads, is_first=is_first,
             keeps_tapes=tapes is not None,
@@ -367,11 +364,14 @@ def _tapes(settings: Settings, stops: AsyncExitStack) -> Tapes | None:
     return tapes
 
 
-def _join(roster: Roster, tasks: Tasks, stops: AsyncExitStack, *, is_first: bool) -> None:
-    """Keep this process on the list of proxies while it runs."""
-    tasks.start(roster.run(), name="proxies")
-    if is_first:
-        stops.push_async_callback(roster.leave)
+def _join(queue: Queue | None, roster: Roster | None, tasks: Tasks, stops: AsyncExitStack, *, is_first: bool) -> None:
+    """Watch the rights in Redis, and keep this process on the list of proxies while it runs."""
+    if queue is not None:
+        tasks.start(queue.watch_rights(), name="rights")
+    if roster is not None:
+        tasks.start(roster.run(), name="proxies")
+        if is_first:
+            stops.push_async_callback(roster.leave)
 
 
 def _dimensions(resources: Resources, stops: AsyncExitStack) -> RequestDimensions:
