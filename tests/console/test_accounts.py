@@ -135,6 +135,23 @@ def test_acts_are_paged_without_a_gap(stand: Stand) -> None:
     assert page["next_after"] is None
 
 
+def test_acts_are_filtered(stand: Stand) -> None:
+    stand.key("key-1", alias="anna")
+    stand.post("/key/block", {"key": "anna"})
+    stand.post("/account/update", {"account": "proj_default", "rpm_limit": 5})
+    stand("POST", "/account/block", {"account": "nobody"})
+
+    def found(query: str) -> list[str]:
+        return [one["action"] for one in stand.get(f"/v1/audit?{query}")["data"]]
+
+    assert found("") == ["account.block", "account.update", "key.block"]
+    assert found("action=account") == ["account.block", "account.update"]
+    assert found("action=key.block&actor=admin") == found("q=KEY-") == found("target=key-1") == ["key.block"]
+    assert found("result=refused") == ["account.block"]
+    assert found("start_time=0&end_time=5") == found("actor=ben") == found("action=acc") == []
+    assert stand("GET", "/v1/audit?result=lost").status == 400
+
+
 def test_a_wrong_type_is_named_as_json_names_it(stand: Stand) -> None:
     wrong: list[tuple[str, Any, str]] = [
         ("max_budget", "5", "'max_budget': must be a number from 0 to 1,000,000 or null, not text."),

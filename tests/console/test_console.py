@@ -249,7 +249,11 @@ def test_dashboards_of_openai_page_through_the_buckets(stand: Stand) -> None:
     assert result["project_id"] is None
     costs = stand.get(f"/v1/organization/costs?start_time={begin}&group_by=line_item")["data"]
     charged = sum(one.charge_nusd for one in map(entry, range(3)))
-    assert costs[2]["results"][0]["amount"] == {"value": pytest.approx(charged / 1e9, abs=1e-12), "currency": "usd"}
+    amount = costs[2]["results"][0]["amount"]
+    assert amount == {
+        "value": pytest.approx(charged / 1e9, abs=1e-12), "value_usd": amount["value_usd"], "currency": "usd",
+    }  # fmt: skip
+    assert Decimal(amount["value_usd"]).scaleb(9) == charged
 
 
 def test_days_of_a_time_zone_are_pages_too(stand: Stand) -> None:

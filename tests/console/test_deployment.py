@@ -31,6 +31,7 @@ CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
 PRICE = {"input": 2, "output": 10, "changes": {"2036-01-01": {"input": 3, "output": 12}}}
 
 
+@pytest.mark.thorough
 def test_a_deployment_shows_its_providers_models_and_sinks(
     tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,9 +19,10 @@ from proxy.budgets.budget_state import BudgetState
 from proxy.budgets.thresholds import RULE
 from proxy.console.api.dimensions import DimensionValue, dimensions_shown
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
-from proxy.console.api.schemas.exchanges import CURSOR
+from proxy.console.api.schemas.exchanges import CURSOR, Name
+from proxy.console.api.usage import Time
 from proxy.foundation.times import iso_utc
-from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
+from proxy.ledger.accounts.audit_log import AuditEntry, AuditFilter, AuditLog
 from proxy.reports.budget_states import read_budget_states
 from proxy.reports.dimensions import ShownDimension, ValueReader
 from proxy.settings.operators import OperatorRole
@@ -74,8 +75,17 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Page size and cursor."""
+    """Filters (combined with AND), page size and cursor. Times: Unix seconds."""
 
+    q: Name | UnsetType = UNSET
+    """a part of the actor, the action or the target, in any case"""
+    actor: Name | UnsetType = UNSET
+    action: Name | UnsetType = UNSET
+    """`key.block`; or its first part, `key`"""
+    target: Name | UnsetType = UNSET
+    result: Literal["begun", "done", "refused", "failed"] | UnsetType = UNSET
+    start_time: Time | UnsetType = UNSET
+    end_time: Time | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=AUDIT_MAX)] = AUDIT_DEFAULT
     after: Annotated[str, Meta(pattern="^[0-9]{17}-[0-9a-f]{16}$", description=CURSOR)] | UnsetType = UNSET
 
@@ -151,7 +161,12 @@ class StatusApi:
         """A page of the audit log. Raises OSError."""
         query: AuditQuery = call.query
         before = None if query.after is UNSET else query.after
-        found = await self.threads.run(self.audit_log.latest, query.limit + 1, before)
+        given = {
+            "text": query.q, "actor": query.actor, "action": query.action, "target": query.target,
+            "result": query.result, "since": query.start_time, "until": query.end_time,
+        }  # fmt: skip
+        wanted: Any = {name: value for name, value in given.items() if value is not UNSET}
+        found = await self.threads.run(self.audit_log.latest, query.limit + 1, before, AuditFilter(**wanted))
         page, more = found[: query.limit], len(found) > query.limit
         return ApiReply(
             AuditPage(

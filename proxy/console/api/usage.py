@@ -21,6 +21,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.dimensions import END_USER
+from proxy.billing.money import Nusd, usd_text
 from proxy.billing.windows import checked_time_zone
 from proxy.console.api.dimensions import DimensionValue, value_shown, wanted_values
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, usd_number
@@ -131,6 +132,8 @@ class Amount(msgspec.Struct, frozen=True):
     """An amount of money."""
 
     value: Decimal
+    value_usd: str
+    """`value` as a decimal string"""
     currency: Literal["usd"] = "usd"
 
 
@@ -317,15 +320,19 @@ def _usage_result(totals: UsageTotals, value: ShownDimension | None, dimensions:
     )
 
 
+def _amount(nusd: Nusd) -> Amount:
+    return Amount(usd_number(nusd), usd_text(nusd))
+
+
 def _cost_result(
     totals: UsageTotals, _value: ShownDimension | None, dimensions: Grouped | UnsetType, *, operator: bool
 ) -> CostResult:
     return CostResult(
-        amount=Amount(usd_number(totals.charge_nusd)),
-        provider_amount=Amount(usd_number(totals.cost_nusd)) if operator else UNSET,
+        amount=_amount(totals.charge_nusd),
+        provider_amount=_amount(totals.cost_nusd) if operator else UNSET,
         unpriced_requests=totals.unpriced,
         unknown_cost_requests=totals.unknown_cost if operator else UNSET,
-        unknown_cost_amount=Amount(usd_number(totals.unknown_cost_charge_nusd)) if operator else UNSET,
+        unknown_cost_amount=_amount(totals.unknown_cost_charge_nusd) if operator else UNSET,
         line_item=totals.model,
         project_id=totals.project_id,
         api_key_id=totals.key_id,

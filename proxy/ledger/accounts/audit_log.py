@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import ColumnElement, Engine, insert, or_, select, update
 
 from proxy.foundation.secret import masked
 from proxy.ledger.schema.tables import acts
@@ -65,6 +65,42 @@ class AuditEntry:
     words: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """Selects the entries that meet every condition that is not None."""
+
+    text: str | None = None
+    """a part of the actor, the action or the target, in any case"""
+    actor: str | None = None
+    action: str | None = None
+    """`key.block`; or its first part, `key`"""
+    target: str | None = None
+    result: str | None = None
+    since: float | None = None
+    """Unix seconds"""
+    until: float | None = None
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        """In SQL."""
+        if self.text is not None:
+            columns = _COLUMNS.actor, _COLUMNS.action, _COLUMNS.target
+            yield or_(*(column.icontains(self.text, autoescape=True) for column in columns))
+        if self.action is not None:
+            yield or_(_COLUMNS.action == self.action, _COLUMNS.action.startswith(f"{self.action}.", autoescape=True))
+        for column, value in ((_COLUMNS.actor, self.actor), (_COLUMNS.target, self.target)):
+            if value is not None:
+                yield column == value
+        if self.result is not None:
+            yield _COLUMNS.result == self.result
+        if self.since is not None:
+            yield _COLUMNS.at >= self.since
+        if self.until is not None:
+            yield _COLUMNS.at < self.until
+
+
+EVERY = AuditFilter()
+
+
 class AuditLog:
     """Records operations and reads their entries. Every method raises LedgerUnavailable."""
 
@@ -102,9 +138,9 @@ class AuditLog:
                 return
             after = page[-1].act_id
 
-    def latest(self, limit: int, before: str | None = None) -> list[AuditEntry]:
-        """The last `limit` entries, newest first; `before`: an entry's id, only earlier entries."""
-        query = select(acts).order_by(_COLUMNS.act_id.desc()).limit(limit)
+    def latest(self, limit: int, before: str | None = None, wanted: AuditFilter = EVERY) -> list[AuditEntry]:
+        """The last `limit` of the wanted entries, newest first; `before`: an entry's id, only earlier entries."""
+        query = select(acts).where(*wanted.conditions()).order_by(_COLUMNS.act_id.desc()).limit(limit)
         if before is not None:
             query = query.where(_COLUMNS.act_id < before)
         with reading(self._engine) as connection:
