@@ -18,7 +18,7 @@ from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
 from proxy.budgets.observers import ThresholdObserver
 from proxy.budgets.thresholds import LOW_BALANCE, OPEN, Alert, subjects
-from proxy.ledger.schema.tables import budget_alerts
+from proxy.ledger.schema.account_tables import budget_alerts
 from proxy.ledger.settling.spend import IDS_MAX, batches
 from proxy.storage.database import Lock, hold, reading, writing
 from proxy.storage.executor import InThread

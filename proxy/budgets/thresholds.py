@@ -23,7 +23,7 @@ from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
 from proxy.ledger.limit_rules import rules_with_ids
 from proxy.ledger.limits import limits_of
-from proxy.ledger.schema.tables import accounts, api_keys, budget_alerts
+from proxy.ledger.schema.account_tables import accounts, api_keys, budget_alerts
 from proxy.ledger.settling.spend import IDS_MAX, batches
 from proxy.storage.database import is_shared, reading, writing
 

@@ -15,9 +15,10 @@ from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.ledger.accounts.account_store import read_accounts
 from proxy.ledger.limit_rules import read_rules
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
-from proxy.ledger.schema.tables import accounts, api_keys, dead_letters, ledger_entries
+from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.settling import OPEN
 from proxy.runtime.machine.data_folder import ledger_url
 from proxy.settings import route

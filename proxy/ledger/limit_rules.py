@@ -29,7 +29,7 @@ from proxy.ledger.limits import (
     next_revision,
     with_changes,
 )
-from proxy.ledger.schema.tables import accounts, limit_rules
+from proxy.ledger.schema.account_tables import accounts, limit_rules
 from proxy.settings.models import PLAIN_MODEL_NAME, PROVIDER_NAME
 from proxy.storage.database import Lock, hold, reading, writing
 

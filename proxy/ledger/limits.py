@@ -24,7 +24,7 @@ from proxy.billing.limits import (
 )
 from proxy.billing.money import usd_text
 from proxy.billing.windows import CALENDAR, checked_time_zone, checked_window
-from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.schema.account_tables import accounts, api_keys
 
 # Fits a column of a report and a label of a metric.
 NAME_CHARS_MAX = 128

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, case, exists, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.money import Nusd
-from proxy.ledger.schema.tables import run_caps
+from proxy.ledger.schema.account_tables import run_caps
 from proxy.storage.database import is_shared, reading, writing
 
 _CAPS = run_caps.c

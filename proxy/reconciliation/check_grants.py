@@ -19,8 +19,9 @@ from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.archive.archives import archived_until, not_archived
 from proxy.ledger.grants.burning import Burning, charges, has_any, has_grants, settled_between
 from proxy.ledger.grants.rows import read_states
+from proxy.ledger.schema.account_tables import grant_clock, grant_moves, grants
 from proxy.ledger.schema.partitions import first_id
-from proxy.ledger.schema.tables import grant_clock, grant_moves, grants, ledger_entries
+from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.spend import batches
 from proxy.ledger.settling.sum_clocks import added_until
 from proxy.reconciliation.check_entries import IS_CREDIT

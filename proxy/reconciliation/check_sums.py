@@ -29,12 +29,11 @@ from proxy.billing.entries import EntryKind
 from proxy.billing.period import Month, day_of
 from proxy.ledger.amounts import SUMS, nusd, rows_of, sums_of_entries, utc_day
 from proxy.ledger.archive.archives import archived_until, not_archived
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.ledger.schema.column_types import Money
 from proxy.ledger.schema.tables import (
     account_clock,
     account_daily,
-    accounts,
-    api_keys,
     archived_sums,
     balances,
     dimension_daily,

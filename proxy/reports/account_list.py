@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Select, func, or_, select, union_all
 
 from proxy.billing.keys import AccountKind
-from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.reports.key_list import contains
 from proxy.reports.key_spend import spend_by_key
 from proxy.storage.database import reading

@@ -32,16 +32,14 @@ from proxy.ledger.archive.archives import Archive, archived_until, read_archives
 from proxy.ledger.limit_rules import read_rules
 from proxy.ledger.limits import limits_of
 from proxy.ledger.periods.closing import read_closings, read_periods
+from proxy.ledger.schema.account_tables import accounts, api_keys, grant_clock
 from proxy.ledger.schema.archive_guard import refuse_until
 from proxy.ledger.schema.partitions import MONTHS_BACK
 from proxy.ledger.schema.tables import (
     account_clock,
-    accounts,
     acts,
-    api_keys,
     dead_letters,
     dimension_clock,
-    grant_clock,
     ledger_entries,
     sink_letters,
     sinks,

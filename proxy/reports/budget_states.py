@@ -17,7 +17,7 @@ from proxy.billing.money import ZERO_NUSD
 from proxy.billing.reservation import CounterState
 from proxy.budgets.budget_state import BudgetState, credit_state, window_state
 from proxy.budgets.thresholds import RULE, Subject, subjects
-from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.ledger.settling.spend import sums
 from proxy.reports.key_spend import read_credits
 from proxy.storage.database import reading

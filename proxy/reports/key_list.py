@@ -16,7 +16,8 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, case, exists, 
 
 from proxy.billing.money import Nusd
 from proxy.ledger.amounts import nusd_sum
-from proxy.ledger.schema.tables import accounts, api_keys, usage_daily
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import usage_daily
 from proxy.reports.key_spend import spend_by_key
 from proxy.storage.database import reading
 

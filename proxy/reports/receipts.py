@@ -19,7 +19,8 @@ from proxy.foundation.names import UnknownNameError
 from proxy.ledger.archive.archives import absent, require_entries
 from proxy.ledger.periods.activity import lines_of
 from proxy.ledger.periods.closing import month_digests, read_closings, read_period
-from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import ledger_entries
 from proxy.reports.statement import StatementOwner, scopes_of
 from proxy.reports.totals import keys_below
 from proxy.storage.database import reading

@@ -52,7 +52,8 @@ from proxy.ledger.periods.closing import (
     totals_until,
 )
 from proxy.ledger.periods.values import ValueActivity, activity_by_value
-from proxy.ledger.schema.tables import accounts, api_keys, balances, ledger_entries, usage_daily
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
 from proxy.ledger.settling.spend import clock_of
 from proxy.reports.amount_due import AmountDue, amount_due
 from proxy.reports.dimensions import ShownDimension, ValueReader

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Engine, Select, func, or_, select
 
 from proxy.billing.limits import credit_counter_id
 from proxy.billing.money import Nusd
-from proxy.ledger.schema.tables import accounts, api_keys, balances, ledger_entries
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import balances, ledger_entries
 from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.spend import sums
 

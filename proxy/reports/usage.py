@@ -51,7 +51,8 @@ from proxy.ledger.archive.archives import archived_until
 from proxy.ledger.dimensions.sums import as_stored, later_usage
 from proxy.ledger.periods.activity import late_usage
 from proxy.ledger.periods.closing import read_closings
-from proxy.ledger.schema.tables import accounts, api_keys, dimension_daily, ledger_entries, usage_daily
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import dimension_daily, ledger_entries, usage_daily
 from proxy.reports.buckets import DAY_S, Buckets
 from proxy.reports.dimensions import DimensionFilter, ExchangePairs, unindexed
 from proxy.reports.entry_reader import CLOCKS_DIFFER_S_MAX

@@ -29,7 +29,7 @@ from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, A
 from proxy.foundation.secret import Secret
 from proxy.ledger.limit_rules import RuleStore
 from proxy.ledger.limits import limits_row
-from proxy.ledger.schema.tables import api_keys
+from proxy.ledger.schema.account_tables import api_keys
 from proxy.sinks import alert_webhook
 from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
 from proxy.sinks.format import signed

@@ -32,7 +32,7 @@ from proxy.budgets.thresholds import (
     subjects,
 )
 from proxy.ledger.limits import limits_row
-from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.storage.database import writing
 from tests.support.ledger_tables import read_alerts
 from tests.support.ledgers import on_both_databases

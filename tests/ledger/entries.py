@@ -20,14 +20,8 @@ from proxy.billing.money import Nusd
 from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.ledger.dimensions import sums as dimension_sums
 from proxy.ledger.grants.burning import burn
-from proxy.ledger.schema.tables import (
-    account_clock,
-    accounts,
-    dimension_clock,
-    grant_clock,
-    ledger_clock,
-    metadata,
-)
+from proxy.ledger.schema.account_tables import accounts, grant_clock
+from proxy.ledger.schema.tables import account_clock, dimension_clock, ledger_clock, metadata
 from proxy.ledger.settling import account_sums
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource

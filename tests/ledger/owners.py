@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine, insert
 
-from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.reports.statement import StatementOwner
 from proxy.storage.database import writing
 

@@ -12,7 +12,8 @@ from sqlalchemy import Engine, insert
 
 from proxy.billing.limits import Limits
 from proxy.ledger.limits import limits_row
-from proxy.ledger.schema.tables import accounts, api_keys, balances, ledger_entries, usage_daily
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
 from proxy.reports.usage import id_from
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from sqlalchemy import Engine, insert
 
 from proxy.billing.entries import LedgerEntry
-from proxy.ledger.schema.tables import accounts, api_keys, stored_batches
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import stored_batches
 from proxy.reports import exchange_search
 from proxy.reports.exchange_search import ExchangeFilter, ExchangeOrder, read_exchanges
 from proxy.reports.usage import id_from

@@ -21,7 +21,7 @@ from sqlalchemy import Engine, insert
 from proxy.billing.entries import LedgerEntry
 from proxy.foundation.secret import Secret
 from proxy.ledger.accounts.credit import credit_entry
-from proxy.ledger.schema.tables import api_keys
+from proxy.ledger.schema.account_tables import api_keys
 from proxy.ledger.settling.store import LedgerStore
 from proxy.settings.sinks import CustomerSource
 from proxy.sinks import progress as kept

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Engine, Row, select
 
 from proxy.budgets.thresholds import Alert
-from proxy.ledger.schema.tables import balances, budget_alerts, usage_daily
+from proxy.ledger.schema.account_tables import budget_alerts
+from proxy.ledger.schema.tables import balances, usage_daily
 from proxy.storage.database import reading
 
 Balance = Row[Any]

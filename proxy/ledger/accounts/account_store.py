@@ -24,7 +24,7 @@ from proxy.ledger.limits import (
     next_revision,
     with_changes,
 )
-from proxy.ledger.schema.tables import accounts
+from proxy.ledger.schema.account_tables import accounts
 from proxy.storage.database import Lock, hold, reading, writing
 
 # In the message about an ambiguous name: ten thousand projects may be called "default".

@@ -31,7 +31,7 @@ from proxy.ledger.limits import (
     next_revision,
     with_changes,
 )
-from proxy.ledger.schema.tables import accounts, api_keys, limit_rules
+from proxy.ledger.schema.account_tables import accounts, api_keys, limit_rules
 from proxy.ledger.settling.spend import IDS_MAX, batches
 from proxy.storage.database import Lock, hold, reading, writing
 

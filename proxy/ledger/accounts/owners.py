@@ -14,7 +14,7 @@ from sqlalchemy import BindParameter, Connection, Engine, bindparam, select
 
 from proxy.billing.keys import AccountKind
 from proxy.billing.pricing.rules import Payer
-from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.ledger.settling.spend import IDS_MAX, batches
 from proxy.storage.database import reading
 

@@ -29,7 +29,8 @@ from proxy.billing.entries import EntryKind
 from proxy.billing.grants import Burn, Charge, ExchangeBurns, Grant, GrantState, MoveKind, Waterfall
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.grants.rows import Move, begin_due, insert_moves, read_states, series_with_upcoming
-from proxy.ledger.schema.tables import accounts, api_keys, grant_clock, grant_moves, grants, ledger_entries
+from proxy.ledger.schema.account_tables import accounts, api_keys, grant_clock, grant_moves, grants
+from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.sum_clocks import added_until, next_step
 from proxy.storage.database import reading

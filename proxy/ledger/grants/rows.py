@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, inser
 
 from proxy.billing.grants import Grant, GrantState, MoveKind, upcoming
 from proxy.billing.money import Nusd
-from proxy.ledger.schema.tables import grant_moves, grants
+from proxy.ledger.schema.account_tables import grant_moves, grants
 from proxy.storage.database import reading
 
 _GRANTS = grants.c

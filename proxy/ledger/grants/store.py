@@ -29,7 +29,7 @@ from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.archive.archives import archived_until
 from proxy.ledger.grants.burning import burn, burn_until, current_states, has_any
 from proxy.ledger.grants.rows import Move, begin_due, insert_grants, insert_moves, read_states
-from proxy.ledger.schema.tables import grant_moves, grants
+from proxy.ledger.schema.account_tables import grant_moves, grants
 from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.settling import Settling
 from proxy.ledger.settling.store import Arrival, LedgerStore

@@ -19,7 +19,8 @@ from proxy.billing.period import Closing, Closings, Month, month_from, month_of
 from proxy.billing.receipt import EMPTY, digest_of
 from proxy.foundation.times import iso_utc
 from proxy.ledger.periods.activity import Activity, ScopeActivity, activities
-from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries, periods, scope_months, usage_daily
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import ledger_entries, periods, scope_months, usage_daily
 from proxy.ledger.settling.spend import batches, clock_of
 from proxy.ledger.settling.store import LedgerStore
 from proxy.settings.statement import StatementSettings

@@ -1,4 +1,4 @@
-"""Column types of amounts and times, for SQLite and Postgres.
+"""Types of columns and partial indexes, for SQLite and Postgres, and the metadata of all tables.
 
 Invariant: a value is read exactly as it was written, to the nano-dollar and the microsecond.
 """
@@ -10,11 +10,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import (
-    DateTime,
-    Dialect,
-    Numeric,
-)
+from sqlalchemy import JSON, DateTime, Dialect, Index, MetaData, Numeric, String, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from proxy.billing.money import NUSD_PER_USD
@@ -96,3 +93,24 @@ def _sqlite_text(value: float | None) -> str | None:
 def _sqlite_seconds(value: str | None) -> float | None:
     """UTC in the format for SQLite → Unix seconds."""
     return None if value is None else (datetime.fromisoformat(value) - _SQLITE_EPOCH).total_seconds()
+
+
+def json_type() -> JSON:
+    """JSON, binary on Postgres. None is NULL."""
+    return JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+
+
+def text_type() -> String:
+    """Text that sorts by its bytes on Postgres too, so that ids sort by time and a new version of the system's locales
+    breaks no index."""
+    return String().with_variant(String(collation="C"), "postgresql")
+
+
+def partial_index(name: str, *columns: str, where: str) -> Index:
+    """An index of the rows that meet a condition."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
+metadata = MetaData(
+    naming_convention={"pk": "pk_%(table_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"},
+)

@@ -16,7 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.entries import EntryKind
 from proxy.ledger.amounts import nusd_sum, utc_day
-from proxy.ledger.schema.tables import account_clock, account_daily, accounts, api_keys, ledger_entries
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import account_clock, account_daily, ledger_entries
 from proxy.ledger.settling.sum_clocks import Step, next_step
 from proxy.storage.database import is_shared
 

@@ -20,14 +20,8 @@ from proxy.billing.limit_rules import KEY, LimitRule, counter_of, dimensions_of,
 from proxy.billing.limits import Measure, quota_counter_id, quota_of
 from proxy.billing.reservation import NO_AMOUNTS
 from proxy.ledger.amounts import nusd_sum
-from proxy.ledger.schema.tables import (
-    accounts,
-    api_keys,
-    dimension_daily,
-    exchange_dimensions,
-    ledger_entries,
-    usage_daily,
-)
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import dimension_daily, exchange_dimensions, ledger_entries, usage_daily
 
 # The largest difference between machines' clocks.
 _CLOCKS_DIFFER_S_MAX = 86_400

@@ -23,11 +23,10 @@ from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.limit_rules import read_rules, rules_with_ids
 from proxy.ledger.run_caps import has_caps
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.ledger.schema.tables import (
     account_clock,
     account_daily,
-    accounts,
-    api_keys,
     balances,
     dead_letters,
     dimension_clock,

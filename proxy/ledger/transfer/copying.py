@@ -18,18 +18,11 @@ from sqlalchemy import Connection, Engine, Table, delete, exc, func, insert, sel
 
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.ledger.archive.archives import archived_until
+from proxy.ledger.schema.account_tables import accounts, grant_clock
 from proxy.ledger.schema.archive_guard import refuse_until
 from proxy.ledger.schema.migrate import OutdatedLedgerError, is_newest
 from proxy.ledger.schema.partitions import add_months, months_of_entries
-from proxy.ledger.schema.tables import (
-    account_clock,
-    accounts,
-    dimension_clock,
-    grant_clock,
-    ledger_clock,
-    ledger_entries,
-    metadata,
-)
+from proxy.ledger.schema.tables import account_clock, dimension_clock, ledger_clock, ledger_entries, metadata
 from proxy.ledger.transfer.comparing import (
     DifferentLedgerError,
     LedgerSums,

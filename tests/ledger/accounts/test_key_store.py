@@ -14,7 +14,7 @@ from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits, O
 from proxy.ledger.accounts import key_store as module
 from proxy.ledger.accounts.account_store import AccountStore, UnknownAccountError
 from proxy.ledger.accounts.key_store import AliasTakenError, KeyStore, KeyStoreError, UnknownKeyError
-from proxy.ledger.schema.tables import api_keys
+from proxy.ledger.schema.account_tables import api_keys
 from proxy.storage.database import reading
 from tests.support.clock import Clock
 from tests.support.ledgers import on_both_databases

@@ -28,17 +28,16 @@ from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.archive import contents
 from proxy.ledger.archive.archives import absent, read_archives
 from proxy.ledger.limit_rules import RuleStore
+from proxy.ledger.schema.account_tables import api_keys, grant_clock
 from proxy.ledger.schema.partitions import make_partitions, partitions
 from proxy.ledger.schema.tables import (
     account_clock,
     acts,
-    api_keys,
     archived_receipts,
     dead_letters,
     dimension_clock,
     dimension_daily,
     exchange_dimensions,
-    grant_clock,
     ledger_entries,
     sinks,
 )

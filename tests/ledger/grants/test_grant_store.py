@@ -21,8 +21,9 @@ from proxy.billing.period import month_of
 from proxy.ledger.grants import burning
 from proxy.ledger.grants.burning import GrantPeriod, burn, grant_periods, read_current_states
 from proxy.ledger.grants.store import UnknownGrantError
+from proxy.ledger.schema.account_tables import grant_moves, grants
 from proxy.ledger.schema.archive_guard import refuse_until
-from proxy.ledger.schema.tables import archives, grant_moves, grants, ledger_entries
+from proxy.ledger.schema.tables import archives, ledger_entries
 from proxy.reconciliation.check_grants import grants_add_up
 from proxy.reconciliation.integrity import CheckScope
 from proxy.storage.database import reading, writing

@@ -16,7 +16,8 @@ from sqlalchemy import delete, select, update
 from proxy.billing.period import Closing, Closings, month_from, month_of
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.periods.closing import PeriodError, close, issue_all, read_closings, read_period, read_periods
-from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries, scope_months
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import ledger_entries, scope_months
 from proxy.reconciliation.check_periods import closed_month_stays
 from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.entry_reader import EntryFilter, EntryReader

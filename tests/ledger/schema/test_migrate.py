@@ -13,16 +13,15 @@ from sqlalchemy import Column, Engine, MetaData, Table, insert, inspect, select
 
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, ApiKey
 from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.schema.account_tables import api_keys, grant_clock
 from proxy.ledger.schema.migrate import NewerDatabaseError, _config, _revisions, _upgrade_to, check, migrate
 from proxy.ledger.schema.partitions import add_partitions
 from proxy.ledger.schema.tables import (
     account_clock,
-    api_keys,
     balances,
     dead_letters,
     dimension_clock,
     dimension_daily,
-    grant_clock,
     ledger_clock,
     ledger_entries,
 )

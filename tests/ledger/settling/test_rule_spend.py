@@ -18,7 +18,7 @@ from proxy.billing.limits import Limits, Measure, quota_counter_id
 from proxy.billing.money import Nusd
 from proxy.ledger.dimensions.sums import add_up
 from proxy.ledger.limit_rules import RuleStore
-from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.ledger.settling.spend import changes, followed, ledger_time, sums
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.database import writing

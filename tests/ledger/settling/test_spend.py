@@ -17,7 +17,8 @@ from sqlalchemy import Engine, delete, insert, update
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta
-from proxy.ledger.schema.tables import account_clock, accounts, api_keys, ledger_clock, ledger_entries, usage_daily
+from proxy.ledger.schema.account_tables import accounts, api_keys
+from proxy.ledger.schema.tables import account_clock, ledger_clock, ledger_entries, usage_daily
 from proxy.ledger.settling import account_sums
 from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.settling import DROPPED, DeadLetter

@@ -25,17 +25,15 @@ from sqlalchemy import (
     update,
 )
 
+from proxy.ledger.schema.account_tables import accounts, api_keys, grant_clock
 from proxy.ledger.schema.archive_guard import is_refused
 from proxy.ledger.schema.column_types import Money, UtcTime
 from proxy.ledger.schema.partitions import partitions
 from proxy.ledger.schema.tables import (
     account_clock,
-    accounts,
-    api_keys,
     archives,
     balances,
     dimension_clock,
-    grant_clock,
     ledger_clock,
     ledger_entries,
     metadata,
