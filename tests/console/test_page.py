@@ -120,7 +120,7 @@ def heading(page: Page, words: str) -> None:
 def see(page: Page, view: str) -> str:
     """Go there; all that is said there, once it has been asked for."""
     page.evaluate(f"location.hash = '#/{view}'")
-    page.wait_for_timeout(0)
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
     until(page, "!document.querySelector('.loading, .busy') && !!document.querySelector('.view')?.childElementCount")
     return page.inner_text("main")
 
@@ -406,7 +406,7 @@ def test_keys_are_made_changed_blocked_and_revoked_by_keyboard(stand: Stand, pag
     press("Enter")
     page.locator("dialog .notice").wait_for()
     assert page.locator("[aria-invalid]").get_attribute("name") == "max_budget"
-    assert page.inner_text("dialog .notice") == "Budget, USD: Must be at most 1,000,000."
+    assert page.inner_text("dialog .notice") == "Budget, USD: must be a number from 0 to 1,000,000 or empty."
     page.get_by_label("Budget, USD").fill("2.5")
     press("Enter")
     secret = page.locator("#secret").input_value()
@@ -546,7 +546,7 @@ def test_a_link_shows_what_its_sender_saw(stand: Stand, page: Page) -> None:
     assert place > 0
     row.locator("a").click()
     heading(page, "Request")
-    page.go_back()
+    page.get_by_role("link", name="← Requests").click()
     heading(page, "Requests")
     until(page, "document.querySelectorAll('tbody tr').length === 100")
     assert page.evaluate("scrollY") == place

@@ -11,10 +11,8 @@ const forget = () => sessionStorage.removeItem(KEPT);
 /** True if this tab has a key. */
 export const hasKey = () => Boolean(credential());
 
-/** The words of the parser of JSON, for people. */
-const worded = (text) => text
-  .replace(/^'[a-z_.]+': /, "").replace(/Expected an? (?:number|integer) >= ([\d.]+).*/, "Must be at least $1.").replace(/Expected an? (?:number|integer) <= ([\d.]+).*/, (_, most) => `Must be at most ${Number(most.replace(/\.$/, "")).toLocaleString("en")}.`)
-  .replace(/Expected an? (?:number|integer)(?: or null)?, got.*/, "Must be a number.").replace(/Expected '?str'? of length <= (\d+).*/, "Must have at most $1 characters.").replace(/Expected '?str'? matching.*/, "Has a wrong form.");
+/** A message without the API's name of the field: the page shows the field's own label. */
+const worded = (text) => text.replace(/^'[a-z_.]+': /, "").replace(" or null", " or empty");
 
 /** A failed request. `status` 0: no answer; `param`: the field that caused it. */
 export class Refused extends Error {

@@ -6,7 +6,7 @@ import { BudgetUse } from "./keys.js";
 import { GrantForm } from "./grants.js";
 import { AccountForm, KINDS, Limits, takesCredit, topUp } from "./limit_forms.js";
 import { go, here, to, withQuery } from "./route.js";
-import { Confirm, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Status, Table, Time, toast, useData } from "./ui.js";
+import { Back, Confirm, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Status, Table, Time, toast, useData } from "./ui.js";
 import { accepts as usageAccepts, Usage } from "./usage.js";
 
 export const title = "Customers";
@@ -57,7 +57,7 @@ function One({ me, id }) {
     const below = account.kind === "organization" ? (await ask("account/list", { query: { organization_id: id, kind: "project", size: 100 }, signal })).accounts : [];
     return { account, below };
   }, [id]);
-  return html`<p><a href=${to("customers")}>← Customers</a></p><${Loaded} of=${data}>${({ account, below }) => {
+  return html`<${Back} page="customers">Customers<//><${Loaded} of=${data}>${({ account, below }) => {
     const isCustomer = account.kind === "organization";
     return html`<div class="headline"><div class="big">${account.name}</div><div class="quiet">${isCustomer ? "Customer" : html`Project of <a href=${to(["customers", account.organization_id])}>${account.organization}</a>`}</div>
       <div class="row push"><a class="button" href=${to("statements", { kind: account.kind, q: account.name })}>Statements</a><a class="button" href=${to("keys", { [isCustomer ? "customer" : "project"]: id })}>Keys</a>${isCustomer && me.may !== "read" && html`<button type="button" onClick=${() => create("project", { [id]: account.name }, data.again)}>New project</button>`}

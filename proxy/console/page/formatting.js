@@ -55,6 +55,9 @@ export function brief(amount) {
 
 export const count = (number) => (number === null || number === undefined ? "–" : COUNT.format(number));
 
+/** A count that fits a tile: `39.2 M`. */
+export const roughly = (number) => (number < 10_000_000 ? count(number) : `${COUNT.format(Number((number / 1e6).toPrecision(number < 1e9 ? 3 : 4)))} M`);
+
 /** `1 stream`, `2 streams`. */
 export const many = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
 

@@ -6,7 +6,7 @@ import { GrantForm } from "./grants.js";
 import { Limits, KeyForm, takesCredit, topUp } from "./limit_forms.js";
 import { brief, many, nusd, percent, shortDay } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
-import { closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Share, Status, Table, Time, toast, useData } from "./ui.js";
+import { Back, closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Share, Status, Table, Time, toast, useData } from "./ui.js";
 import { accepts as usageAccepts, Usage } from "./usage.js";
 
 export const title = "Keys";
@@ -99,7 +99,7 @@ function One({ me, id }) {
     if (!key) throw new Error("There is no key with this id.");
     return key;
   }, [id]);
-  return html`<p><a href=${to("keys")}>← Keys</a></p><${Loaded} of=${data}>${(key) => html`
+  return html`<${Back} page="keys">Keys<//><${Loaded} of=${data}>${(key) => html`
     <div class="headline"><div class="big">${key.key_alias}</div><div class="quiet">Key of <a href=${to(["customers", key.team_id])}>${key.project}</a></div><div class="row push"><a class="button" href=${to("requests", { key_id: key.token })}>Requests</a>
       ${me.may !== "read" && !key.revoked && html`<${Actions} of=${key} me=${me} again=${data.again} />`}</div></div>
     <${Facts} of=${key} /><h2 class="apart">Usage</h2><${Usage} me=${me} fixed=${{ key_id: key.token }} />`}<//>`;

@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { count, exact, many, nusd, percent, plain } from "./formatting.js";
 import { here, to, withQuery } from "./route.js";
-import { Empty, html, Loaded, Money, Pairs, Status, Table, Tabs, Time, useData } from "./ui.js";
+import { Back, Empty, html, Loaded, Money, Pairs, Status, Table, Tabs, Time, useData } from "./ui.js";
 import { accepts as usageAccepts, Usage } from "./usage.js";
 
 export const title = "Models & prices";
@@ -73,7 +73,7 @@ const changes = [
 
 function One({ me, id }) {
   const data = useModels();
-  return html`<p><a href=${to("models")}>← Models & prices</a></p><${Loaded} of=${data}>${(every) => {
+  return html`<${Back} page="models">Models & prices<//><${Loaded} of=${data}>${(every) => {
     const one = every.find((row) => row.model === id);
     if (!one) return html`<${Empty} title="There is no model with this name."><a href=${to("models")}>Show all models</a>.<//>`;
     return html`<div class="headline"><div class="big">${one.model}</div><${State} of=${one} /><div class="row push"><a class="button" href=${to("requests", { model: one.model })}>Requests</a></div></div>

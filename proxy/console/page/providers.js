@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { count, many, percent, plain, span } from "./formatting.js";
 import { here, to, withQuery } from "./route.js";
-import { Code, Empty, html, Loaded, Pairs, Status, Table, Tabs, Time, useData } from "./ui.js";
+import { Back, Code, Empty, html, Loaded, Pairs, Status, Table, Tabs, Time, useData } from "./ui.js";
 
 export const title = "Providers";
 export const operator = true;
@@ -58,7 +58,7 @@ const processes = [
 
 function One({ id }) {
   const data = useProviders();
-  return html`<p><a href=${to("providers")}>← Providers</a></p><${HoursTabs} /><${Loaded} of=${data}>${(rows) => {
+  return html`<${Back} page="providers">Providers<//><${HoursTabs} /><${Loaded} of=${data}>${(rows) => {
     const one = rows.find((row) => row.name === id);
     if (!one) return html`<${Empty} title="There is no provider with this name."><a href=${to("providers")}>Show all providers</a>.<//>`;
     return html`<div class="headline"><div class="big">${one.name}</div><${Breaker} of=${one} /><div class="row push"><a class="button" href=${to("requests", { provider: one.name })}>Requests</a><a class="button" href=${to("usage", { provider: one.name })}>Usage</a></div></div>

@@ -4,7 +4,7 @@ import { ask, askUnfinished, pause } from "./api.js";
 import { count, exact, many, nusd, OUTCOMES, percent, plain, SOURCES, span } from "./formatting.js";
 import { Running } from "./live.js";
 import { here, to } from "./route.js";
-import { Code, Copy, Empty, Failure, html, Money, Pairs, Status, Table, Time, useEffect, useRef, useState } from "./ui.js";
+import { Back, Code, Copy, Empty, Failure, html, Money, Pairs, Status, Table, Time, useEffect, useRef, useState } from "./ui.js";
 
 export const title = "Request";
 export const accepts = {};
@@ -112,7 +112,7 @@ function Settled({ one, me }) {
   return html`<div class="headline"><div class="big">${total(one.charge_usd)}</div><div><${Status} table=${OUTCOMES} name=${one.outcome} />${one.adjustments.length > 0 && html` <span class="quiet">· ${many(one.adjustments.length, "change")}</span>`}
       ${why && html`<div class="quiet small">${why}</div>`}</div>
     <div class="row push"><${Code}>${one.id}<//><${Copy} text=${one.id} label="Copy id" /><${Copy} text=${ticket(one)} label="Copy for ticket" /></div></div>
-    <div class="cards"><${Receipt} one=${one} /><div class="stack"><${Delivery} one=${one} /><${Tokens} ...${one} /></div><${Attempts} of=${one.attempts} /><${Details} one=${one} me=${me} /></div>`;
+    <div class="cards"><div class="stack"><${Receipt} one=${one} /><${Tokens} ...${one} /></div><${Delivery} one=${one} /><${Attempts} of=${one.attempts} /><${Details} one=${one} me=${me} /></div>`;
 }
 
 /** Reads the request; while it runs, reads it again until it has ended. */
@@ -166,4 +166,4 @@ export function Panel({ me, id, move, close }) {
     <a class="button push" href=${to(["requests", id])}>Open as a page</a><button type="button" class="plain" aria-label="Close" onClick=${close}>×</button></div><${Shown} key=${id} me=${me} id=${id} /></aside>`;
 }
 
-export const Page = ({ me, id }) => html`<p><a href=${to("requests")}>← Requests</a></p><${Shown} me=${me} id=${id} />`;
+export const Page = ({ me, id }) => html`<${Back} page="requests">Requests<//><${Shown} me=${me} id=${id} />`;

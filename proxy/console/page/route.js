@@ -24,8 +24,8 @@ function isZone(name) {
 const SHARED = { period: Object.keys(PERIODS), from: isDate, to: isDate, tz: isZone, compare: ["1"] };
 
 const entries = new Map();
-/** @type {{path: string[], query: Record<string, string>, ignored: string[], entry: any}} */
-let place = { path: [], query: {}, ignored: [], entry: null };
+/** @type {{path: string[], query: Record<string, string>, ignored: string[], entry: any, url: string}} */
+let place = { path: [], query: {}, ignored: [], entry: null, url: "" };
 
 export const here = () => place;
 export const zone = () => place.query.tz ?? "UTC";
@@ -58,7 +58,10 @@ export function arrive(accepts) {
     if (name in known && isValid(known[name], value) && !(name in query)) query[name] = value;
     else ignored.push(`${name}=${value}`);
   }
-  place = { path: parts, query, ignored, entry: entryOf() };
+  const from = place.entry && { path: place.path, url: place.url };
+  const entry = entryOf();
+  if (from && from.path.join("/") !== parts.join("/")) entry.from ??= from;
+  place = { path: parts, query, ignored, entry, url: location.hash };
   return place;
 }
 

@@ -1,7 +1,7 @@
 // The parts that the pages are made of. Invariant: data from the network becomes text nodes, never markup.
 
 import { brief, count, date, exact, fixed, moment, nusd, percent, placesOf, utc } from "./formatting.js";
-import { go, here, zone } from "./route.js";
+import { go, here, to, zone } from "./route.js";
 import htm from "./vendor/htm.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { h } from "./vendor/preact.js";
@@ -61,6 +61,13 @@ export function Copy({ text, label = "Copy" }) {
   return html`<button type="button" class="small" onClick=${copy}>${done || label}</button>`;
 }
 
+/** The way back to a list: with its filters, rows and place, if one came from it. */
+export function Back({ page, children }) {
+  const { from } = here().entry;
+  const cameFrom = from?.path.length === 1 && from.path[0] === page;
+  return html`<p><a href=${cameFrom ? from.url : to(page)} onClick=${(event) => cameFrom && !event.ctrlKey && !event.metaKey && (event.preventDefault(), history.back())}>← ${children}</a></p>`;
+}
+
 export const Code = ({ children }) => html`<code>${children}</code>`;
 
 // -- places without data
@@ -86,13 +93,14 @@ export function Loaded({ of, children }) {
  */
 export function useData(load, deps, { every = 0, keep = null, once = false } = {}) {
   const { kept } = here().entry;
-  const [state, set] = useState({ data: keep ? kept.get(keep) : undefined, error: null, busy: false });
+  const [state, set] = useState({ data: keep ? kept.get(keep) : undefined, error: null, of: null });
   const [turn, setTurn] = useState(0);
   const lastTurn = useRef(0);
+  const now = `${turn} ${deps.map(String).join(" ")}`;
   useEffect(() => {
     const found = keep && turn === lastTurn.current ? kept.get(keep) : undefined;
     lastTurn.current = turn;
-    set((before) => ({ data: found ?? before.data, error: found ? null : before.error, busy: found === undefined }));
+    if (found !== undefined) set({ data: found, error: null, of: now });
     if (found !== undefined && once) return undefined;
     const stop = new AbortController();
     let timer;
@@ -101,17 +109,17 @@ export function useData(load, deps, { every = 0, keep = null, once = false } = {
         const data = await load(stop.signal);
         if (stop.signal.aborted) return;
         if (keep) kept.set(keep, data);
-        set({ data, error: null, busy: false });
+        set({ data, error: null, of: now });
       } catch (error) {
         if (stop.signal.aborted) return;
-        set((before) => ({ ...before, error, busy: false }));
+        set((before) => ({ ...before, error, of: now }));
       }
       if (every) timer = setTimeout(run, every * 1000);
     };
     run();
     return () => (stop.abort(), clearTimeout(timer));
   }, [...deps, turn]);
-  return { ...state, again: () => setTurn((before) => before + 1), set: (data) => (keep && kept.set(keep, data), set({ data, error: null, busy: false })) };
+  return { ...state, busy: state.of !== now, again: () => setTurn((before) => before + 1), set: (data) => (keep && kept.set(keep, data), set({ data, error: null, of: now })) };
 }
 
 // -- tables

@@ -5,7 +5,7 @@ import { ask, everyAccount, keyNames, projectName } from "./api.js";
 import { Bars } from "./chart.js";
 import { download } from "./csv.js";
 import { Change } from "./change.js";
-import { brief, count, day, many, moment, nusd, percent, shortDay } from "./formatting.js";
+import { brief, count, day, many, moment, nusd, percent, roughly, shortDay } from "./formatting.js";
 import { go, here, period, to, withQuery, zone } from "./route.js";
 import { Empty, Filters, html, Loaded, Money, Share, Table, Tabs, Tile, useData, useState } from "./ui.js";
 
@@ -65,21 +65,25 @@ function deltaOf(metric, now, before) {
   if (!before || !Number(earlier)) return before && Number(value) ? "new" : "";
   return `${value >= earlier ? "+" : "−"}${percent(Math.abs(Number(value) - Number(earlier)) / Math.abs(Number(earlier)))}`;
 }
-export const Delta = ({ of, before, metric }) => (before && deltaOf(metric, of, before) ? html` <span class="delta" title=${`${METRICS[metric][2](METRICS[metric][1](before))} in the period before`}>${deltaOf(metric, of, before)}</span>` : null);
+export const Delta = ({ of, before, metric }) => (before && deltaOf(metric, of, before) ? html`<span class="delta" title=${`${METRICS[metric][2](METRICS[metric][1](before))} in the period before`}>${deltaOf(metric, of, before)}</span> ` : null);
 
 const lackingOf = (sum) => sum.unknown_cost_requests > 0 && `unknown for ${many(sum.unknown_cost_requests, "request")} (${brief(nusd(sum.unknown_cost_charge_usd))} charged)`;
 const noCost = (sum) => lackingOf(sum) && !nusd(sum.cost_usd);
 
-/** The figures of a sum as tiles. `before`: the sum of the period before; `sparks`: metric → its course. */
+/**
+ * The figures of a sum as tiles. `before`: the sum of the period before; `sparks`: metric → its course.
+ * @param {{of: any, before?: any, operator: boolean, sparks?: Record<string, any>}} options
+ */
 export function Figures({ of, before, operator, sparks = {} }) {
   const known = nusd(of.charge_usd) - nusd(of.unknown_cost_charge_usd ?? 0);
   const lacking = lackingOf(of);
-  const delta = (metric) => html`<${Delta} of=${of} before=${before} metric=${metric} />${sparks[metric]}`;
-  return html`<div class="tiles"><${Tile} label=${operator ? "Revenue" : "Charged"} more="incl. adjustments"><${Money} usd=${of.charge_usd} />${delta("revenue")}<//>
-    ${operator && html`<${Tile} label="Provider cost" more=${lacking}><${Money} usd=${noCost(of) ? null : of.cost_usd} least=${Boolean(lacking)} why=${lacking} />${delta("cost")}<//>
-    <${Tile} label="Margin" more=${`${known > 0n ? percent(Number(nusd(of.margin_usd)) / Number(known)) : "–"} of the charge${lacking ? " with a known cost" : ""}`}><${Money} usd=${lacking && !known ? null : of.margin_usd} />${delta("margin")}<//>`}
+  const more = (metric, words) => html`<${Delta} of=${of} before=${before} metric=${metric} />${words}`;
+  const tokens = of.input_tokens + of.output_tokens;
+  return html`<div class="tiles"><${Tile} label=${operator ? "Revenue" : "Charged"} more=${more("revenue", "incl. adjustments")}><${Money} usd=${of.charge_usd} />${sparks.revenue}<//>
+    ${operator && html`<${Tile} label="Provider cost" more=${more("cost", lacking)}><${Money} usd=${noCost(of) ? null : of.cost_usd} least=${Boolean(lacking)} why=${lacking} />${sparks.cost}<//>
+    <${Tile} label="Margin" more=${more("margin", `${known > 0n ? percent(Number(nusd(of.margin_usd)) / Number(known)) : "–"} of the charge${lacking ? " with a known cost" : ""}`)}><${Money} usd=${lacking && !known ? null : of.margin_usd} />${sparks.margin}<//>`}
     ${of.unpriced_requests > 0 && html`<${Tile} label="Unpriced" more="requests without a price, not charged">${count(of.unpriced_requests)}<//>`}
-    <${Tile} label="Requests">${count(of.requests)}${delta("requests")}<//><${Tile} label="Tokens" more="input and output">${count(of.input_tokens + of.output_tokens)}<//></div>`;
+    <${Tile} label="Requests" more=${more("requests", "")}>${count(of.requests)}${sparks.requests}<//><${Tile} label="Tokens" more="input and output"><span title=${count(tokens)}>${roughly(tokens)}</span><//></div>`;
 }
 
 const tabsOf = (metric, operator) => Object.entries(METRICS).filter(([name]) => operator || !OF_OPERATOR.includes(name)).map(([name, [words]]) => [words, withQuery({ metric: name === "revenue" ? null : name }), name === metric]);
