@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import json
@@ -302,6 +303,21 @@ def test_every_key_can_be_found_among_many(stand: Stand, page: Page) -> None:
     press("Enter")
     page.get_by_text("many 0042").first.wait_for()
     heading(page, "Key")
+
+
+def test_a_file_has_the_rows_that_are_shown_with_all_digits(stand: Stand, page: Page) -> None:
+    models = ("tera-large", "=1+1", 'a "b", c')
+    entries = [replace(entry(number), model=models[number % 3], charge_nusd=1_234_567 + number) for number in range(6)]
+    settle(stand.engine, *entries, node=None)
+    sign_in(page, stand.url)
+    see(page, "usage?metric=requests&compare=1")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download CSV").click()
+    rows = list(csv.DictReader(saved.value.path().read_text().splitlines()))
+    shown = page.locator("main > .view > div > table tbody td.lead").all_inner_texts()
+    assert [row["Model"].removeprefix("'") for row in rows] == shown
+    assert {row["Model"]: row["Revenue (USD)"] for row in rows}["'=1+1"] == "0.002469139"
+    assert {row["Requests"] for row in rows} == {"2"}
 
 
 def test_a_row_opens_beside_the_list(stand: Stand, page: Page) -> None:

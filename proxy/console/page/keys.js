@@ -100,7 +100,7 @@ function One({ me, id }) {
     return key;
   }, [id]);
   return html`<${Back} page="keys">Keys<//><${Loaded} of=${data}>${(key) => html`
-    <div class="headline"><div class="big">${key.key_alias}</div><div class="quiet">Key of <a href=${to(["customers", key.team_id])}>${key.project}</a></div><div class="row push"><a class="button" href=${to("requests", { key_id: key.token })}>Requests</a>
+    <div class="headline"><div class="big">${key.key_alias}</div><div class="quiet">Key of <a href=${to(["customers", key.team_id])}>${key.project}</a></div><div class="row push"><a class="button" href=${to("requests", { key_id: key.token })}>Requests</a><a class="button" href=${to("audit", { target: key.token })}>Changes</a>
       ${me.may !== "read" && !key.revoked && html`<${Actions} of=${key} me=${me} again=${data.again} />`}</div></div>
     <${Facts} of=${key} /><h2 class="apart">Usage</h2><${Usage} me=${me} fixed=${{ key_id: key.token }} />`}<//>`;
 }

@@ -1,6 +1,6 @@
 // Lists that are read with a cursor, newest first. Invariant: the rows that were read are there again after “back”.
 
-import { count } from "./formatting.js";
+import { count, many } from "./formatting.js";
 import { Failure, html, say, useData, useState } from "./ui.js";
 
 /** `load`: (cursor, signal) → a page {data, has_more, next_after}. Returns the data of `useData` with the cursor. */
@@ -28,6 +28,6 @@ export function useOlder(name, load, deps) {
 export function Older({ of, word }) {
   if (of.olderState.error) return html`<${Failure} error=${of.olderState.error} again=${of.older} />`;
   if (!of.data.length && !of.after) return null;
-  return html`<div class="row end"><span class="quiet small">${count(of.data.length)} ${word} shown${of.after ? "" : ", that is all"}</span>
+  return html`<div class="row end"><span class="quiet small">${many(of.data.length, word)} shown${of.after ? "" : ", that is all"}</span>
     ${of.after && html`<button type="button" disabled=${of.olderState.busy} onClick=${of.older}>Show older</button>`}</div>`;
 }

@@ -25,6 +25,6 @@ export function Rejected({ me }) {
   const older = useOlder("rejected", (after, signal) => ask("v1/refusals", { query: { ...wanted, after }, signal }), [JSON.stringify(wanted)]);
   const chip = (label) => ({ label, chip: true });
   return html`<${Filters} fields=${{ q: { label: "Search", hint: "Request id, key, model or limit" }, status: { label: "Status", options: STATUSES }, key_id: chip("Key"), organization_id: chip("Customer"), model: chip("Model") }} values=${here().query} set=${(changes) => go(withQuery(changes))} />
-    <${Loaded} of=${older}>${(rows) => (rows.length ? html`<${Table} caption="Newest first. The latest 2,000 of this machine, 200 of one key" columns=${columns(me)} rows=${rows} /><${Older} of=${older} word="rejected requests" />`
+    <${Loaded} of=${older}>${(rows) => (rows.length ? html`<${Table} caption="Newest first. The latest 2,000 of this machine, 200 of one key" columns=${columns(me)} rows=${rows} /><${Older} of=${older} word="rejected request" />`
     : html`<${Empty} title="No rejected requests.">Requests that the proxy rejects (no budget left, a limit reached, a blocked key, a model without a price) appear here at once. A client gets their id in the header x-request-id.<//>`)}<//>`;
 }

@@ -113,6 +113,6 @@ function Settled({ me }) {
     <${Loaded} of=${older}>${(found) => {
     const rows = query.batch_id ? found : grouped(found);
     return html`${rows.length ? html`<${Table} caption=${caption} columns=${columns(me)} rows=${rows} open=${linkOf} visit=${visit} chosen=${(row) => row.id === query.open} sort=${order} />` : html`<${Nothing} older=${older} query=${query} days=${days} searchesAll=${searchesAll} />`}
-      <${Older} of=${older} word="requests" />${query.open && html`<${Panel} me=${me} id=${query.open} move=${(step) => move(rows, step)} close=${() => show(null)} />`}`;
+      <${Older} of=${older} word="request" />${query.open && html`<${Panel} me=${me} id=${query.open} move=${(step) => move(rows, step)} close=${() => show(null)} />`}`;
   }}<//>`;
 }

@@ -59,12 +59,18 @@ async function load(chosen, by, compare, filters, signal) {
 
 // -- figures
 
-function deltaOf(metric, now, before) {
-  const [, valueOf] = METRICS[metric];
-  const [value, earlier] = [valueOf(now), before && valueOf(before)];
-  if (!before || !Number(earlier)) return before && Number(value) ? "new" : "";
-  return `${value >= earlier ? "+" : "−"}${percent(Math.abs(Number(value) - Number(earlier)) / Math.abs(Number(earlier)))}`;
+/** The relative change; null: there was nothing before. */
+function ratioOf(metric, now, before) {
+  const [value, earlier] = [now, before ?? now].map((sum) => Number(METRICS[metric][1](sum)));
+  return before && earlier ? (value - earlier) / Math.abs(earlier) : null;
 }
+
+function deltaOf(metric, now, before) {
+  const ratio = ratioOf(metric, now, before);
+  if (ratio === null) return before && Number(METRICS[metric][1](now)) ? "new" : "";
+  return `${ratio >= 0 ? "+" : "−"}${percent(Math.abs(ratio))}`;
+}
+
 export const Delta = ({ of, before, metric }) => (before && deltaOf(metric, of, before) ? html`<span class="delta" title=${`${METRICS[metric][2](METRICS[metric][1](before))} in the period before`}>${deltaOf(metric, of, before)}</span> ` : null);
 
 const lackingOf = (sum) => sum.unknown_cost_requests > 0 && `unknown for ${many(sum.unknown_cost_requests, "request")} (${brief(nusd(sum.unknown_cost_charge_usd))} charged)`;
@@ -125,7 +131,7 @@ const columns = ({ by, total }, metric, operator, compare) => [
   { label: wordsOf(by), lead: true, cell: (one) => linkOf(by, one), text: (one) => one.name },
   { label: operator ? "Revenue" : "Charge", usd: (one) => one.charge_usd },
   { label: "Unpriced", number: true, cell: (one) => (one.unpriced_requests ? count(one.unpriced_requests) : ""), text: (one) => one.unpriced_requests, hidden: !total.unpriced_requests },
-  { label: "Change", number: true, fact: true, cell: (one) => deltaOf(metric, one, one.previous), text: (one) => deltaOf(metric, one, one.previous), hidden: !compare },
+  { label: "Change", number: true, fact: true, cell: (one) => deltaOf(metric, one, one.previous), text: (one) => ratioOf(metric, one, one.previous)?.toFixed(4) ?? "", hidden: !compare },
   { label: "Share", number: true, cell: (one) => html`<${Share} part=${shareOf(metric, total, one)} />`, text: (one) => shareOf(metric, total, one).toFixed(4) },
   { label: "Cost", usd: (one) => (noCost(one) ? null : one.cost_usd), why: lackingOf, least: (one) => one.unknown_cost_requests > 0, hidden: !operator },
   { label: "Cost unknown", number: true, cell: (one) => (one.unknown_cost_requests ? html`<span title=${lackingOf(one)}>${count(one.unknown_cost_requests)}</span>` : ""), text: (one) => one.unknown_cost_requests, hidden: !total.unknown_cost_requests },
