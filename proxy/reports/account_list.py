@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, func, or_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Engine, Select, func, or_, select
 
 from proxy.billing.keys import AccountKind
 from proxy.ledger.schema.account_tables import accounts, api_keys
 from proxy.reports.key_list import contains
-from proxy.reports.key_spend import spend_by_key
+from proxy.reports.key_spend import spend_by_account
 from proxy.storage.database import reading
 
 _ACCOUNTS, _KEYS = accounts.c, api_keys.c
@@ -113,7 +113,7 @@ def _matching(connection: Connection, wanted: AccountFilter) -> Select[Any]:
     if wanted.order is AccountOrder.NAME:
         column = func.lower(_ACCOUNTS.name)
     elif wanted.order is AccountOrder.SPEND:
-        spend = _spend(connection)
+        spend = spend_by_account(connection.dialect)
         query = query.select_from(_WITH_ABOVE.outerjoin(spend, spend.c.account_id == _ACCOUNTS.account_id))
         column = func.coalesce(spend.c.spent, 0)
     order = (column, _ACCOUNTS.created_at, _ACCOUNTS.account_id)
@@ -122,18 +122,6 @@ def _matching(connection: Connection, wanted: AccountFilter) -> Select[Any]:
 
 def _is_blocked() -> ColumnElement[bool]:
     return or_(_ACCOUNTS.blocked_at.is_not(None), _ABOVE.c.blocked_at.is_not(None))
-
-
-def _spend(connection: Connection) -> Any:
-    """Selects `account_id` and `spent`, in nUSD: that of the keys of a project, and of all projects of an
-    organization."""
-    spend, projects = spend_by_key(connection.dialect), _PROJECTS.c
-    keys = api_keys.join(spend, spend.c.key_id == _KEYS.key_id).join(_PROJECTS, projects.account_id == _KEYS.project_id)
-    by_project = select(projects.account_id, projects.parent_id, func.sum(spend.c.spent).label("spent"))
-    both = by_project.select_from(keys).group_by(projects.account_id, projects.parent_id).cte("spend_by_project").c
-    levels = union_all(select(both.account_id, both.spent), select(both.parent_id, both.spent)).subquery("levels").c
-    summed = select(levels.account_id, func.sum(levels.spent).label("spent"))
-    return summed.group_by(levels.account_id).subquery("spend_by_account")
 
 
 def _lines(connection: Connection, ids: Sequence[str]) -> dict[str, AccountLine]:

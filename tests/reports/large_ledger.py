@@ -8,12 +8,19 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from msgspec.structs import asdict, replace
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, update
 
 from proxy.billing.limits import Limits
 from proxy.ledger.limits import limits_row
-from proxy.ledger.schema.account_tables import accounts, api_keys
-from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
+from proxy.ledger.schema.account_tables import accounts, api_keys, grant_clock
+from proxy.ledger.schema.tables import (
+    account_clock,
+    balances,
+    dimension_clock,
+    ledger_clock,
+    ledger_entries,
+    usage_daily,
+)
 from proxy.reports.usage import id_from
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry
@@ -38,6 +45,8 @@ def fill(engine: Engine, entries: int = ENTRIES) -> None:
         connection.execute(insert(usage_daily), [row | sums for row in _days(last)])
         for begin in range(0, entries, 10_000):
             connection.execute(insert(ledger_entries), [_entry(n) for n in range(begin, begin + 10_000)])
+        for clock in (ledger_clock, account_clock, dimension_clock, grant_clock):
+            connection.execute(update(clock).values(settled_at=END + 100))
     with engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
 

@@ -53,6 +53,7 @@ from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports.account_list import AccountFilter, AccountLine, AccountOrder, AccountStatus, read_account_list
 from proxy.reports.budget_states import fullest, read_budget_states
+from proxy.reports.key_spend import read_paid_of_accounts
 from proxy.reports.totals import SpendAndCredit
 from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
@@ -261,7 +262,7 @@ class AccountsApi:
         lines, total = await self.threads.run(partial(read, self.engine, wanted, shares))
         ids = [line.account_id for line in lines]
         found = {one.account_id: one for one in await self.threads.run(self.accounts.with_ids, ids)}
-        paid = await self.threads.run(self.paid, ids)
+        paid = await self.threads.run(read_paid_of_accounts, self.engine, ids)
         budgets = budgets or await self._budgets(ids)
         return ApiReply(
             AccountPage(

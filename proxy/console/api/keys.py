@@ -54,6 +54,7 @@ from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.reports.budget_states import fullest, read_budget_states
 from proxy.reports.key_list import KeyFilter, KeyLine, KeyOrder, KeyStatus, read_keys
+from proxy.reports.key_spend import read_paid_of_keys
 from proxy.reports.totals import SpendAndCredit
 from proxy.storage.executor import BoundedExecutor
 
@@ -215,7 +216,7 @@ class KeysApi:
         lines, total = await self.threads.run(partial(read, self.engine, wanted, shares))
         ids = [line.key_id for line in lines]
         found = {key.key_id: key for key in await self.threads.run(self.keys.with_ids, ids)}
-        paid = await self.threads.run(self.paid, ids)
+        paid = await self.threads.run(read_paid_of_keys, self.engine, ids)
         budgets = budgets or await self._budgets(ids)
         keys = [_listed(line, found[line.key_id], paid, budgets) for line in lines]
         pages = -(-total // query.size)

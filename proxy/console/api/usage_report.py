@@ -79,6 +79,10 @@ class _Sums(NamedTuple):
         """Without the others."""
         return _Sums(*(own - sum(rest) for own, *rest in zip(self, *others, strict=True)))
 
+    def plus(self, others: Iterable[_Sums]) -> _Sums:
+        """With the others."""
+        return _Sums(*map(sum, zip(self, *others, strict=True)))
+
     def shown(self, *, operator: bool) -> dict[str, Any]:
         """The fields of `Numbers`."""
         for_all = {
@@ -138,7 +142,8 @@ class UsageReportApi:
         wanted, operator = await self._wanted(call), call.session.key is None
         group = None if query.group_by is UNSET else query.group_by
         grouped = wanted if group is None else _by(wanted, group)
-        total = await self._total(wanted)
+        in_buckets = await self._bucket_totals(query, wanted)
+        total = await self._total(wanted) if query.bucket == "total" else _Sums().plus(in_buckets.values())
         groups = {} if group is None else await self._groups(grouped, query.limit)
         grouped = _only(grouped, group, groups)
         names = await self._names(group, groups)
@@ -148,7 +153,7 @@ class UsageReportApi:
             previous = await self._total(replace(wanted, begin=before[0], end=before[1]))
             if groups:
                 earlier = replace(grouped, begin=before[0], end=before[1])
-                previous_groups = dict(await self._groups(earlier, query.limit))
+                previous_groups = dict(await self._groups(earlier, ROWS_MAX))
         shown = [
             GroupNumbers(
                 id=group_id,
@@ -171,7 +176,7 @@ class UsageReportApi:
                 total=Numbers(**total.shown(operator=operator)),
                 groups=shown,
                 other=Numbers(**other.shown(operator=operator)) if groups and any(other) else None,
-                buckets=await self._buckets(query, wanted, grouped, names, operator=operator),
+                buckets=await self._buckets(in_buckets, grouped, names, _buckets_of(query, wanted), operator=operator),
                 previous=PreviousPeriod(
                     **_period(*before),
                     total=UNSET if previous is None else Numbers(**previous.shown(operator=operator)),
@@ -228,7 +233,7 @@ class UsageReportApi:
         zone = _zone(query.time_zone)
         begin, end = self._span(query, zone)
         if isinstance(query, ReportQuery) and query.bucket != "total":
-            buckets = _buckets_of(query.bucket, zone)
+            buckets = Buckets(HOUR_S) if query.bucket == "hour" else Buckets(DAY_S, zone)
             begin, end = buckets.floor(begin), buckets.ceil(end)
             if end - begin > BUCKETS_MAX[query.bucket] * buckets.width_s:
                 most = BUCKETS_MAX[query.bucket]
@@ -283,38 +288,40 @@ class UsageReportApi:
     async def _groups(self, wanted: UsageFilter, limit: int) -> _Groups:
         return {_id(one): _sums(one) for one in await self._read(wanted, limit)}
 
+    async def _bucket_totals(self, query: ReportQuery, wanted: UsageFilter) -> dict[int, _Sums]:
+        """Begin → sums, of all buckets; empty for the period as a whole. Raises ApiError, OSError."""
+        if query.bucket == "total":
+            return {}
+        buckets = _buckets_of(query, wanted)
+        divided = _divided(wanted, buckets)
+        found = {one.begin: _sums(one) for one in await self._read(divided, ROWS_MAX)}
+        return {begin: found.get(begin, _Sums()) for begin in buckets.between(wanted.begin, wanted.end)}
+
     async def _buckets(
         self,
-        query: ReportQuery,
-        wanted: UsageFilter,
+        totals: Mapping[int, _Sums],
         grouped: UsageFilter,
         names: Mapping[str | None, str | None],
+        buckets: Buckets,
         *,
         operator: bool,
     ) -> list[BucketNumbers]:
-        """Raises ApiError, OSError."""
-        if query.bucket == "total":
-            return []
-        buckets = _buckets_of(query.bucket, wanted.time_zone)
-        begins = list(buckets.between(wanted.begin, wanted.end))
-        if len(begins) * max(1, len(names)) > ROWS_MAX:
-            raise invalid(f"'limit': {len(names)} groups in {len(begins)} buckets are too many.", "limit")
-        divided = replace(wanted, is_total=False, bucket_s=buckets.width_s, time_zone=buckets.time_zone)
-        totals = {one.begin: _sums(one) for one in await self._read(divided, ROWS_MAX)}
+        """The buckets with these totals, and their groups. Raises ApiError, OSError."""
+        if len(totals) * max(1, len(names)) > ROWS_MAX:
+            raise invalid(f"'limit': {len(names)} groups in {len(totals)} buckets are too many.", "limit")
         by_bucket: dict[int, list[GroupNumbers]] = {}
-        if names:
-            divided = replace(grouped, is_total=False, bucket_s=buckets.width_s, time_zone=buckets.time_zone)
-            for one in await self._read(divided, ROWS_MAX):
+        for one in await self._read(_divided(grouped, buckets), ROWS_MAX) if names and totals else ():
+            if _id(one) in names:
                 numbers = _sums(one).shown(operator=operator)
-                shown = GroupNumbers(id=_id(one), name=names.get(_id(one)), **numbers)
+                shown = GroupNumbers(id=_id(one), name=names[_id(one)], **numbers)
                 by_bucket.setdefault(one.begin, []).append(shown)
         return [
             BucketNumbers(
                 **_period(begin, buckets.end_of(begin)),
                 groups=by_bucket.get(begin, []),
-                **totals.get(begin, _Sums()).shown(operator=operator),
+                **sums.shown(operator=operator),
             )
-            for begin in begins
+            for begin, sums in totals.items()
         ]
 
     async def _names(self, group: str | None, groups: _Groups) -> Mapping[str | None, str | None]:
@@ -365,8 +372,12 @@ def _reasons(change: Change) -> dict[str, str]:
     }
 
 
-def _buckets_of(bucket: str, zone: str | None) -> Buckets:
-    return Buckets(HOUR_S) if bucket == "hour" else Buckets(DAY_S, zone)
+def _buckets_of(query: ReportQuery, wanted: UsageFilter) -> Buckets:
+    return Buckets(HOUR_S) if query.bucket == "hour" else Buckets(DAY_S, wanted.time_zone)
+
+
+def _divided(wanted: UsageFilter, buckets: Buckets) -> UsageFilter:
+    return replace(wanted, is_total=False, bucket_s=buckets.width_s, time_zone=buckets.time_zone)
 
 
 def _zone(name: str) -> str | None:
