@@ -86,3 +86,11 @@ class RedisStores(Stores):
         for _ in range(4):  # only time in which somebody calls counts
             await self.nodes[0].cursor()
             self.clock.now += 0.5
+
+
+class OwnTime(RedisStores):
+    """The time by which windows begin is that of the test, too."""
+
+    def _node(self, name: str) -> BudgetStore:
+        clocks = {"unix_time": self.clock, "own_time": self.clock, "monotonic": self.clock}
+        return RedisBudgets(self.redis, node=name, prefix=self._prefix, away_s=AWAY_S, **clocks)

@@ -7,16 +7,15 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -32,12 +31,11 @@ from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import JOIN_S
 from proxy.budgets.store import BudgetsIncomplete, BudgetStore, OwnReservations
 from proxy.budgets.verdicts import bounds_rate
+from tests.budgets.machine import StoreMachine
 from tests.budgets.model import Model
 from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
 
 pytestmark = pytest.mark.io
-
-_T = TypeVar("_T")
 
 NODES = ("n", "n:1", "third")
 SINCES = (NOW - 1_000.5, NOW + 20.25)
@@ -63,13 +61,9 @@ def _ended(one: Reservation, nusd: int, tokens: int) -> Reservation:
     return structs.replace(one, nusd=nusd, tokens=tokens, amounts=amounts)
 
 
-class Budgets(RuleBasedStateMachine):
-    """Subclassed for each store."""
-
+class Budgets(StoreMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.stores = self.make_stores()
         self.nodes: dict[str, BudgetStore] = {}
         self.model = Model()
         self.running: dict[str, dict[str, Reservation]] = {name: {} for name in NODES}
@@ -80,22 +74,6 @@ class Budgets(RuleBasedStateMachine):
         """where the ledger was when all was lost last: what was being read then is not heeded"""
         self.number = 0
         self.last: Reservation | None = None
-
-    def make_stores(self) -> Stores:
-        raise NotImplementedError
-
-    def do(self, what: Awaitable[_T]) -> _T:
-        """On the machine's own loop."""
-
-        async def bounded() -> _T:
-            async with asyncio.timeout(10):
-                return await what
-
-        return self.loop.run_until_complete(bounded())
-
-    @property
-    def now(self) -> float:
-        return self.stores.clock.now
 
     @initialize()
     def begin(self) -> None:

@@ -7,35 +7,32 @@ reserved at all, must leave room at each level. Admission decides the same, on b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 from msgspec import structs
 
 from proxy.billing.limits import LimitCounter, Limits, Measure, OnStoreOutage, Raise, Scope, measured
 from proxy.billing.money import Nusd
 from proxy.billing.reservation import Denied, SpendDelta, SpendTotal
 from proxy.budgets.admission import Admission, ClosedReservations, OpenReservation
-from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import JOIN_S
-from proxy.budgets.store import BudgetStore
+from tests.budgets.machine import StoreMachine
 from tests.budgets.recorder import AdmissionRecorder
-from tests.budgets.stores import AWAY_S, LocalStores, RedisStores, Stores
+from tests.budgets.stores import LocalStores, OwnTime, RedisStores, Stores
 from tests.gateway.inprocess import KEY
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.io
-
-_T = TypeVar("_T")
 
 SPRING = datetime(2026, 3, 27, 20, tzinfo=UTC).timestamp()
 AUTUMN = datetime(2026, 10, 23, 20, tzinfo=UTC).timestamp()
@@ -66,41 +63,15 @@ class Exchange:
         return self.nusd if measure is None else self.counts[measure]
 
 
-class OwnTime(RedisStores):
-    """The time by which windows begin is that of the test, too."""
-
-    def _node(self, name: str) -> BudgetStore:
-        clocks = {"unix_time": self.clock, "own_time": self.clock, "monotonic": self.clock}
-        return RedisBudgets(self.redis, node=name, prefix=self._prefix, away_s=AWAY_S, **clocks)
-
-
-class Windows(RuleBasedStateMachine):
-    """Subclassed for each store."""
-
+class Windows(StoreMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.stores = self.make_stores()
         self.stores.clock.now = SPRING
         self.exchanges: list[Exchange] = []
         self.deltas: list[SpendDelta] = []
         self.raised: Raise | None = None
         self.levels: dict[str, tuple[Scope, ...]] = {}
         self.admission: Admission | None = None
-
-    def make_stores(self) -> Stores:
-        raise NotImplementedError
-
-    def do(self, what: Awaitable[_T]) -> _T:
-        async def bounded() -> _T:
-            async with asyncio.timeout(10):
-                return await what
-
-        return self.loop.run_until_complete(bounded())
-
-    @property
-    def now(self) -> float:
-        return self.stores.clock.now
 
     @initialize()
     def begin(self) -> None:
