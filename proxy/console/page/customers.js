@@ -1,10 +1,10 @@
 // Customers (organizations) and their projects. Invariant: usage of a project counts for its customer, too.
 
 import { ask, changed, post } from "./api.js";
-import { count, many } from "./formatting.js";
+import { count, many, nusd } from "./formatting.js";
 import { BudgetUse } from "./keys.js";
 import { GrantForm } from "./grants.js";
-import { AccountForm, KINDS, Limits, takesCredit, topUp } from "./limit_forms.js";
+import { AccountForm, KINDS, Limits, limitTexts, takesCredit, topUp } from "./limit_forms.js";
 import { go, here, to, withQuery } from "./route.js";
 import { Back, Confirm, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Status, Table, Time, toast, useData } from "./ui.js";
 import { accepts as usageAccepts, Usage } from "./usage.js";
@@ -49,21 +49,29 @@ const columns = (me, again, word) => [
 
 const create = (kind, organizations, again) => openDialog(html`<${AccountForm} kind=${kind} organizations=${organizations} done=${(one) => (toast(`${one.name} is created.`), again())} />`);
 
+/** The charge of the whole month, if it goes on as until now. */
+function forecast({ from, to: until, total }) {
+  const [begin, now] = [new Date(from), new Date(until)];
+  const end = Date.UTC(begin.getUTCFullYear(), begin.getUTCMonth() + 1);
+  return (nusd(total.charge_usd) * BigInt(end - Number(begin))) / BigInt(Math.max(1, Number(now) - Number(begin)));
+}
+
 function One({ me, id }) {
   const data = useData(async (signal) => {
     const { accounts } = await ask("account/list", { query: { q: id, size: 100 }, signal });
     const account = accounts.find((one) => one.id === id);
     if (!account) throw new Error("There is no customer or project with this id.");
     const below = account.kind === "organization" ? (await ask("account/list", { query: { organization_id: id, kind: "project", size: 100 }, signal })).accounts : [];
-    return { account, below };
+    const month = await ask("v1/usage", { query: { [account.kind === "organization" ? "organization_id" : "project_id"]: id, bucket: "total" }, signal });
+    return { account, below, month };
   }, [id]);
-  return html`<${Back} page="customers">Customers<//><${Loaded} of=${data}>${({ account, below }) => {
+  return html`<${Back} page="customers">Customers<//><${Loaded} of=${data}>${({ account, below, month }) => {
     const isCustomer = account.kind === "organization";
     return html`<div class="headline"><div class="big">${account.name}</div><div class="quiet">${isCustomer ? "Customer" : html`Project of <a href=${to(["customers", account.organization_id])}>${account.organization}</a>`}</div>
       <div class="row push"><a class="button" href=${to("audit", { target: id })}>Changes</a><a class="button" href=${to("statements", { kind: account.kind, q: account.name })}>Statements</a><a class="button" href=${to("keys", { [isCustomer ? "customer" : "project"]: id })}>Keys</a>${isCustomer && me.may !== "read" && html`<button type="button" onClick=${() => create("project", { [id]: account.name }, data.again)}>New project</button>`}
       ${me.may !== "read" && html`<${Actions} of=${account} me=${me} again=${data.again} />`}</div></div>
-    <section class="card"><${Pairs} of=${[["Status", html`<${Status} name=${account.status} />`], ["Spend, all time", html`<${Money} usd=${account.spend_usd} />`], ["Credit", takesCredit(account) && html`<${Money} usd=${account.credit_usd} />`],
-    ["Budget used", account.budget_use && html`<${BudgetUse} of=${account.budget_use} label=${account.name} />`], ["Limits", html`<${Limits} of=${account} />`], ["Keys", count(account.keys)], ["Created", html`<${Time} at=${account.created_at} dateOnly />`]]} /></section>
+    <section class="card"><${Pairs} of=${[["Status", html`<${Status} name=${account.status} />`], ["This month (UTC)", html`<${Money} usd=${month.total.charge_usd} />`], ["Forecast for the month", html`≈ <${Money} usd=${forecast(month)} />`], ["Spend, all time", html`<${Money} usd=${account.spend_usd} />`], ["Credit", takesCredit(account) && html`<${Money} usd=${account.credit_usd} />`],
+    ["Budget used", account.budget_use && html`<${BudgetUse} of=${account.budget_use} label=${account.name} />`], ["Limits", limitTexts(account).length ? html`<${Limits} of=${account} />` : "none"], ["Keys", count(account.keys)], ["Created", html`<${Time} at=${account.created_at} dateOnly />`]]} /></section>
     ${below.length > 0 && html`<h2 class="apart">Projects</h2><${Table} columns=${columns(me, data.again, "Project")} rows=${below} open=${(one) => to(["customers", one.id])} />`}
     <h2 class="apart">Usage</h2><${Usage} me=${me} fixed=${isCustomer ? { organization_id: id } : { project_id: id }} />`;
   }}<//>`;

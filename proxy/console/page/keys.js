@@ -3,7 +3,7 @@
 
 import { ask, everyAccount, keyOf, post, projectName } from "./api.js";
 import { GrantForm } from "./grants.js";
-import { Limits, KeyForm, takesCredit, topUp } from "./limit_forms.js";
+import { KeyForm, Limits, limitTexts, takesCredit, topUp } from "./limit_forms.js";
 import { brief, many, nusd, percent, shortDay } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
 import { Back, closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Share, Status, Table, Time, toast, useData } from "./ui.js";
@@ -83,7 +83,7 @@ const columns = (me, again) => [
 
 const Facts = ({ of: key, children }) => html`<section class="card"><${Pairs} of=${[
   ["Secret", key.key_name], ["Status", html`<${Status} name=${key.status ?? stateOf(key)} />`], ["Budget used", key.budget_use && html`<${BudgetUse} of=${key.budget_use} label=${key.key_alias} />`], ["This month", key.month_usd && html`<${Money} usd=${key.month_usd} />`], ["Spend, all time", html`<${Money} usd=${key.spend_usd} />`],
-  ["Credit", takesCredit(key) && html`<${Money} usd=${key.credit_usd} />`], ["Limits", html`<${Limits} of=${key} />`],
+  ["Credit", takesCredit(key) && html`<${Money} usd=${key.credit_usd} />`], ["Limits", limitTexts(key).length ? html`<${Limits} of=${key} />` : "none"],
   ["Created", html`<${Time} at=${key.created_at} dateOnly />`], ["Expires", key.expires ? html`<${Time} at=${key.expires} dateOnly />` : "never"], ["Tags", key.tags.join(", ")],
 ]} />${children}</section>`;
 

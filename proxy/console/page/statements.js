@@ -56,7 +56,9 @@ const MONTHS = 12;
 /** A key's own statements. */
 function Own({ me }) {
   const now = new Date();
-  const months = Array.from({ length: MONTHS }, (_, back) => new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - back, 1)).toISOString().slice(0, 7));
+  const key = useData((signal) => ask("key/info", { signal }), []);
+  const first = key.data?.info.created_at.slice(0, 7) ?? "";
+  const months = Array.from({ length: MONTHS }, (_, back) => new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - back, 1)).toISOString().slice(0, 7)).filter((month) => month >= first);
   return html`<${Table} caption="Your statements (UTC months)" rows=${months.map((month) => ({ id: month }))} columns=${[
     { label: "Month", lead: true, cell: (one) => nameOf(one.id) },
     { label: "Download", amount: true, cell: (one) => html`<span class="row">${Object.entries({ html: "Page", ...FILES }).map(([format, words]) => html`<button type="button" class="small" key=${format} aria-label=${`${words} of ${nameOf(one.id)}`} onClick=${() => download(me.key_id, one.id, format)}>${words}</button>`)}</span>` },

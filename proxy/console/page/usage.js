@@ -92,12 +92,13 @@ export function Figures({ of, before, operator, sparks = {} }) {
     <${Tile} label="Requests" more=${more("requests", "")}>${count(of.requests)}${sparks.requests}<//><${Tile} label="Tokens" more="input and output"><span title=${count(tokens)}>${roughly(tokens)}</span><//></div>`;
 }
 
-const tabsOf = (metric, operator) => Object.entries(METRICS).filter(([name]) => operator || !OF_OPERATOR.includes(name)).map(([name, [words]]) => [words, withQuery({ metric: name === "revenue" ? null : name }), name === metric]);
+const nameOf = (metric, operator) => (metric === "revenue" && !operator ? "Charge" : METRICS[metric][0]);
+const tabsOf = (metric, operator) => Object.entries(METRICS).filter(([name]) => operator || !OF_OPERATOR.includes(name)).map(([name]) => [nameOf(name, operator), withQuery({ metric: name === "revenue" ? null : name }), name === metric]);
 
 const labelOf = (bucket, at) => (bucket === "hour" ? moment(at, zone()).slice(0, -3) : day(at, zone()));
 
-function Chart({ report, rows, metric }) {
-  const [name, valueOf, words] = METRICS[metric];
+function Chart({ report, rows, metric, name }) {
+  const [, valueOf, words] = METRICS[metric];
   const value = (sum) => Math.max(0, Number(valueOf(sum)));
   const shown = rows.filter((one) => !one.isRest).slice(0, rows.length > SERIES_MAX ? SERIES_MAX - 1 : SERIES_MAX);
   const series = [...shown.map((one) => one.name), ...(rows.length > shown.length ? [REST] : [])];
@@ -160,7 +161,7 @@ function Report({ report, metric, operator, chosen, filters }) {
   return html`<${Figures} of=${report.total} before=${report.previous.total} operator=${operator} />
     <${Tabs} label="Metric" of=${tabsOf(metric, operator)}><button type="button" class="push" aria-expanded=${String(explained)} onClick=${() => explain(!explained)}>Explain change</button><//>
     ${explained && html`<${Change} query=${reportQuery(filters, chosen)} chosen=${chosen} />`}
-    <${Chart} report=${report} rows=${rows} metric=${metric} /><${Days} report=${report} rows=${rows} metric=${metric} />
+    <${Chart} report=${report} rows=${rows} metric=${metric} name=${nameOf(metric, operator)} /><${Days} report=${report} rows=${rows} metric=${metric} />
     <div class="row spread"><h2>By ${wordsOf(by).toLowerCase()}</h2><button type="button" onClick=${() => download(shown, rows, `tokenweir-usage-${by.replace(":", "-")}-${chosen.first}-${chosen.last}.csv`)}>Download CSV</button></div>
     <${Table} columns=${shown} rows=${rows} keyOf=${(one) => String(one.id)} />
     <p class="quiet small">${report.basis === "booking" ? "As billed: a correction counts when it was booked, as on statements." : "By usage date: a correction counts on the day of its request. Statements are as billed: they list it in the month of its booking."}</p>`;
