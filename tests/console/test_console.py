@@ -228,6 +228,32 @@ def test_an_estimate_shows_what_it_was_made_of(stand: Stand) -> None:
     assert usage["evidence"] == {"events": 12, "ascii": 40}
 
 
+# -- texts that no database can store -----------------------------------------------------------------------------
+
+
+def test_a_text_that_postgres_cannot_store_is_refused_by_its_name(stand: Stand) -> None:
+    """Before: 500 with Postgres; with SQLite, a search for a NUL character found everything."""
+    key = stand.key()
+    for path, name in (
+        ("/v1/exchanges?q=%00", "q"), ("/v1/exchanges?model=a%00", "model"), ("/key/list?q=%00", "q"),
+        ("/key/info?key=%00", "key"), ("/limit/list?key=%00", "key"), ("/v1/usage?tag=team%3D%00", "tag"),
+    ):  # fmt: skip
+        for secret in (key, SECRET):
+            answered = stand("GET", path, key=secret)
+            if answered.status != 403:
+                error = answered.body["error"]
+                assert (answered.status, error["param"], error["code"]) == (400, name, "invalid_value"), path
+    bodies: list[tuple[str, dict[str, Any], str]] = [
+        ("/key/generate", {"key_alias": "a\0"}, "key_alias"), ("/key/generate", {"models": ["a", "\ud800"]}, "models"),
+        ("/key/generate", {"max_budget": "\ud800"}, "max_budget"),
+        ("/limit/new", {"name": "n", "account": "\0"}, "account"),
+        ("/limit/new", {"name": "n", "only": {"tag:\0": ["a"]}}, "only"),
+    ]  # fmt: skip
+    for path, body, name in bodies:
+        answered = stand("POST", path, body)
+        assert (answered.status, answered.body["error"]["param"]) == (400, name), (path, body)
+
+
 # -- OpenAI's shapes ---------------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,13 @@
 """Decodes a request's query and body into the types of its route.
 
-Invariant: an unknown, repeated or invalid field is refused with its name; no field is ignored.
+Invariants: an unknown, repeated or invalid field is refused with its name; no field is ignored. A text that Postgres
+cannot store (with a NUL character, or half of a surrogate pair) reaches no query.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from functools import cache
 from typing import Any, cast
 from urllib.parse import parse_qsl
@@ -37,6 +38,7 @@ _JSON_WORDS = {
     "object": "an object",
 }
 _NAMED = re.compile(r"field `([^`]*)`")
+_NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
 def read_query(request: web.BaseRequest, kind: type[Any]) -> Any:
@@ -83,10 +85,32 @@ def _lists(struct: Any) -> frozenset[str]:
 
 
 def _converted(found: dict[str, Any], kind: type[Any], *, strict: bool) -> Any:
+    for name, value in found.items():
+        if not _is_text(name) or not all(map(_is_text, _texts(value))):
+            shown = _shown(name)
+            raise invalid(f"'{shown}': must have neither NUL characters nor halves of surrogate pairs.", shown)
     try:
         return msgspec.convert(found, kind, strict=strict)
     except msgspec.ValidationError as wrong:
         raise _refusal(str(wrong), kind) from None
+
+
+def _is_text(text: str) -> bool:
+    return _NOT_TEXT.search(text) is None
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All strings in a JSON value. Without recursion: a body may have thousands of levels."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            waiting += one.keys()
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
 
 
 def _refusal(message: str, kind: type[Any]) -> ApiError:

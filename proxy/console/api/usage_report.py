@@ -237,7 +237,7 @@ class UsageReportApi:
             begin, end = buckets.floor(begin), buckets.ceil(end)
             if end - begin > BUCKETS_MAX[query.bucket] * buckets.width_s:
                 most = BUCKETS_MAX[query.bucket]
-                raise invalid(f"'from': the period has more than {most} buckets of a {query.bucket}.", "from")
+                raise invalid(f"'from': the period has more than {most} {query.bucket}s.", "from")
         given: dict[str, Any] = {ours: set(getattr(query, name)) or None for name, ours in _FILTERS.items()}
         if call.session.key is not None:
             own = {call.session.key.key_id}

@@ -26,6 +26,7 @@ from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import downward
+from proxy.http.json_body import shown_name
 from proxy.http.reply import Reply
 from proxy.http.request_body import read_body
 from proxy.http.server import Serve
@@ -185,6 +186,11 @@ def page_asked(asked: Asked) -> PageAsked:
     except ValueError:
         message = f"The query has more than {QUERY_FIELDS_MAX} parameters."
         raise errors.bad_request(message, code="invalid_query") from None
+    for name, values in query.items():
+        if not values[0].isprintable():  # Postgres refuses a NUL character
+            param = shown_name(name)
+            message = f"{param}: must have printable characters only"
+            raise errors.bad_request(message, param=param, code="invalid_value")
     try:
         return asked.api.page_asked({name: values[0] for name, values in query.items()})
     except InvalidField as refusal:

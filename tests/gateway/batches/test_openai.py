@@ -140,6 +140,9 @@ async def test_lists_have_ones_own_page_by_page(provider: BatchProvider, gpt: Gp
         await client.batches.list(after="batch_unknown")
     with refusal(400, match="limit"):
         await client.batches.list(limit=0)
+    for objects in (client.batches, client.files):  # before: 500, of Postgres
+        with refusal(400, match="after"):
+            await objects.list(after="batch_\0")
     del provider.files[files[1]]
     assert [one.id async for one in client.files.list()] == [*files[:1:-1], files[0]], "what is gone is left out"
 
