@@ -33,20 +33,18 @@ from sqlalchemy import (
     FromClause,
     Select,
     String,
-    and_,
     case,
     cast,
     func,
     literal_column,
     null,
     select,
-    text,
     union_all,
 )
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.money import ZERO_NUSD, Nusd
-from proxy.ledger.amounts import nusd, nusd_sum
+from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.archive.archives import archived_until
 from proxy.ledger.dimensions.sums import as_stored, later_usage
 from proxy.ledger.periods.activity import late_usage
@@ -56,6 +54,7 @@ from proxy.ledger.schema.tables import dimension_daily, ledger_entries, usage_da
 from proxy.reports.buckets import DAY_S, Buckets
 from proxy.reports.dimensions import DimensionFilter, ExchangePairs, unindexed
 from proxy.reports.entry_reader import CLOCKS_DIFFER_S_MAX
+from proxy.reports.unknown_amounts import NOT_TERMINAL, UnknownAmounts, booked_elsewhere, with_changes
 from proxy.storage.database import is_shared, reading
 
 # The longest time between the creation of an exchange id and `started_at` (reading the body, claiming the
@@ -80,11 +79,6 @@ _WHOLE_S = {
 _FOR_MANY_VALUES = (
     "SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true), "
     "set_config('max_parallel_workers_per_gather', '0', true)"
-)
-# Literals, not parameters: only then does the planner use the partial index with this condition.
-_NOT_TERMINAL = literal_column("kind") != literal_column(f"'{EntryKind.USAGE}'")
-_UNKNOWN_AMOUNT = text(
-    "ledger_entries.kind = 'usage' AND (ledger_entries.cost_usd IS NULL OR ledger_entries.charge_usd IS NULL)"
 )
 
 
@@ -379,7 +373,7 @@ def _entry_sums(dialect: Dialect, sign: int) -> list[ColumnElement[Any]]:
 def _moves(connection: Connection, entries: EntrySource, wanted: UsageFilter) -> Iterator[Select[Any]]:
     """What turns sums by usage date into sums as booked: adjustments and late usage, taken from the buckets in which
     their exchanges began and added to those in which they were settled."""
-    dialect, is_adjustment = connection.dialect, (_NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT)
+    dialect, is_adjustment = connection.dialect, (NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT)
     spans = read_closings(connection).late_between(0.0)
     for moved in (is_adjustment, *([(late_usage(spans),)] if spans else [])):
         yield entries.sums(_bucket(wanted, dialect), _entry_sums(dialect, -1), (*moved, *began(wanted)))
@@ -391,36 +385,30 @@ def _non_requests(
     connection: Connection, entries: EntrySource, wanted: UsageFilter, span: Span
 ) -> dict[tuple[Any, ...], int]:
     """(Begin of the bucket, group) → number of entries that are not requests: corrections and failed attempts."""
-    where = _NOT_TERMINAL, _ENTRIES.kind != EntryKind.CREDIT, *_began(span)
+    where = NOT_TERMINAL, _ENTRIES.kind != EntryKind.CREDIT, *_began(span)
     rows = connection.execute(entries.sums(_bucket(wanted, connection.dialect), [func.count()], where))
     return {(int(row[0]), *row[1:-1]): int(row[-1]) for row in rows}
 
 
-def _unknown(connection: Connection, entries: EntrySource, wanted: UsageFilter) -> dict[tuple[Any, ...], Sequence[int]]:
-    """(Begin of the bucket, group) → exchanges without a charge, exchanges without a cost, the charge of the latter;
-    after all corrections."""
+def _unknown(
+    connection: Connection, entries: EntrySource, wanted: UsageFilter
+) -> dict[tuple[Any, ...], UnknownAmounts]:
+    """(Begin of the bucket, group) → its exchanges with unknown amounts."""
     dialect, in_span = connection.dialect, began(wanted)
-    changes = (
-        select(
-            _ENTRIES.exchange_id,
-            nusd_sum("charge_usd", dialect).label("charge"),
-            func.max(_ENTRIES.cost_nusd).label("cost"),
-        )
-        .where(_NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT, *in_span)
-        .group_by(_ENTRIES.exchange_id)
-        .subquery("changes")
-    )
-    change, charge = changes.c, nusd("ledger_entries.charge_usd", dialect)
-    without_charge = and_(_ENTRIES.charge_nusd.is_(None), change.charge.is_(None))
-    without_cost = and_(_ENTRIES.cost_nusd.is_(None), change.cost.is_(None))
-    sums = (
-        func.sum(case((without_charge, 1), else_=0)),
-        func.sum(case((without_cost, 1), else_=0)),
-        func.sum(case((without_cost, func.coalesce(charge, 0) + func.coalesce(change.charge, 0)), else_=0)),
-    )
-    corrected = entries._replace(rows=entries.rows.outerjoin(changes, change.exchange_id == _ENTRIES.exchange_id))
-    rows = connection.execute(corrected.sums(_bucket(wanted, dialect), sums, (_UNKNOWN_AMOUNT, *in_span)))
-    return {(int(row[0]), *row[1:-3]): list(map(int, row[-3:])) for row in rows}
+    begin, booked = _bucket(wanted, dialect), _bucket(wanted, dialect, "settled_at")
+    changes, all_sums = with_changes(dialect, in_span)
+    corrected = entries._replace(rows=entries.rows.outerjoin(changes, changes.c.exchange_id == _ENTRIES.exchange_id))
+    queries = [corrected.sums(begin, *all_sums)]
+    if wanted.is_booked:  # see `_moves`
+        for columns, where in booked_elsewhere(dialect, read_closings(connection).late_between(0.0)):
+            queries.append(entries.sums(begin, [-one for one in columns], (*where, *in_span)))
+            queries.append(entries.sums(booked, columns, (*where, *settled(wanted))))
+    found: dict[tuple[Any, ...], UnknownAmounts] = {}
+    for row in (row for query in queries for row in connection.execute(query)):
+        group = int(row[0]), *row[1:-3]
+        pairs = zip(found.get(group, UnknownAmounts()), row[-3:], strict=True)
+        found[group] = UnknownAmounts(*(before + int(more or 0) for before, more in pairs))
+    return found
 
 
 def began(wanted: UsageFilter) -> tuple[ColumnElement[bool], ...]:
@@ -474,11 +462,11 @@ def _totals(
     row: Mapping[str, Any],
     wanted: UsageFilter,
     non_requests: dict[tuple[Any, ...], int],
-    unknown: dict[tuple[Any, ...], Sequence[int]],
+    unknown: dict[tuple[Any, ...], UnknownAmounts],
 ) -> UsageTotals:
     named = {name: row[f"by_{name}"] for name in wanted.groups}
     group = (begin := _begin_of(row["bucket"]), *named.values())
-    unpriced, unknown_cost, unknown_charge = unknown.get(group, (0, 0, 0))
+    unpriced, unknown_cost, unknown_charge = unknown.get(group, UnknownAmounts())
     return UsageTotals(
         begin=begin,
         key_id=named.get("key_id"),

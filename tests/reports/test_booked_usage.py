@@ -27,6 +27,7 @@ assert book  # a fixture
 pytestmark = pytest.mark.io
 
 MONTHS = OCTOBER, NOVEMBER, DECEMBER
+UNKNOWN = "unpriced", "unknown_cost", "unknown_cost_charge_nusd"
 ASKED = UsageFilter(begin=int(at("2026-10-01")), end=int(at("2027-01-01")), bucket_s=DAY_S, is_total=True)
 
 
@@ -90,6 +91,37 @@ def test_a_month_as_booked_is_its_statement(filled: Book) -> None:
         at("2026-11-05"): (4_000_000, 1), at("2026-11-20"): (-400, 0), at("2026-12-02"): (7_000, 0),
         at("2026-12-04"): (50_000_000, 1),
     }  # fmt: skip
+
+
+@on_both_databases
+def test_unknown_amounts_are_booked_with_their_entries(book: Book) -> None:
+    """Before: a re-rate in November changed the margin of October's statements: it was left out of the charges of
+    October, which do not have it. Late usage was unpriced in the month in which it began."""
+    free, fixed, early = (
+        changed(began(number, "2026-10-20", nusd), cost_nusd=None)
+        for number, nusd in ((1, 1_000), (2, 20_000), (5, 5))
+    )  # fmt: skip
+    late = changed(began(3, "2026-10-21", 0), charge_nusd=None, cost_nusd=None)
+    for one in (free, fixed, early):
+        book.settle(one, "2026-10-20")
+    book.settle(changed(adjusting(early, 7), cost_nusd=None), "2026-10-22")
+    book.close(OCTOBER, "2026-11-03")
+    book.settle(late, "2026-11-05")
+    book.settle(adjusting(free, 300), "2026-11-20")
+    book.settle(changed(adjusting(fixed, 0), cost_nusd=9), "2026-11-20")
+    book.settle(began(4, "2026-11-21", 4_000_000), "2026-11-21")
+    add_up(book.engine)
+
+    def unknown(**wanted: Any) -> list[tuple[int, int, int]]:
+        totals = [read_usage(book.engine, replace(ASKED, **span(month), **wanted), 9_999)[0] for month in MONTHS]
+        return [
+            tuple(sum(getattr(one, name) for one in month) for name in UNKNOWN)  # type: ignore[misc]
+            for month in totals
+        ]
+
+    for group in ({}, {"by_key": True}, {"by_provider": True}, {"is_total": False}, {"time_zone": "Asia/Kathmandu"}):
+        assert unknown(**group) == [(1, 3, 1_312), (0, 0, 0), (0, 0, 0)], group
+        assert unknown(is_booked=True, **group) == [(0, 2, 1_012), (1, 1, 300), (0, 0, 0)], group
 
 
 @on_both_databases
