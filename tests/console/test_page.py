@@ -305,6 +305,23 @@ def test_every_key_can_be_found_among_many(stand: Stand, page: Page) -> None:
     heading(page, "Key")
 
 
+def test_a_batch_is_one_row_that_opens(stand: Stand, page: Page) -> None:
+    lines = [replace(entry(number), details={"batch_id": "batch_7", "custom_id": str(number)}) for number in range(25)]
+    batch = replace(entry(25), charge_nusd=0, details={"batch_id": "batch_7", "batch": {"lines": 25}})
+    settle(stand.engine, entry(26), *lines, batch, node=None)
+    sign_in(page, stand.url)
+    page.set_viewport_size({"width": 1_400, "height": 900})
+    told = see(page, "requests")
+    assert page.locator("tbody tr").count() == 2
+    assert "25 requests shown" in told
+    total = sum(Decimal(one["charge_usd"]) for one in stand.get("/v1/exchanges?batch_id=batch_7")["data"])
+    shown = page.locator("tbody tr").nth(1).locator("[data-exact]").first.get_attribute("data-exact")
+    assert shown is not None
+    assert usd(shown) == total
+    page.locator("tbody tr").nth(1).locator("a").click()
+    until(page, "document.querySelectorAll('tbody tr').length === 26")
+
+
 def test_a_file_has_the_rows_that_are_shown_with_all_digits(stand: Stand, page: Page) -> None:
     models = ("tera-large", "=1+1", 'a "b", c')
     entries = [replace(entry(number), model=models[number % 3], charge_nusd=1_234_567 + number) for number in range(6)]
@@ -507,6 +524,11 @@ def test_limits_and_grants_are_made_and_ended(stand: Stand, page: Page) -> None:
     stand.post("/key/generate", {"key_alias": "anna", "max_budget": 3})
     sign_in(page, stand.url)
     assert "$3.00" in see(page, "budgets")  # before its first use, too
+    choose(page, "Actions for the budget of anna", "Raise for a time")
+    page.get_by_label("By, USD").fill("2")
+    page.keyboard.press("Enter")
+    page.get_by_text("The budget of anna is raised").wait_for()
+    assert stand.get("/key/list")["keys"][0]["budget_raise"]["usd"] == 2
     see(page, "budgets?show=rules")
     page.get_by_role("button", name="New limit").click()
     page.get_by_label("Name", exact=True).fill("each user")

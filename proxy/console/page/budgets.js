@@ -3,9 +3,10 @@
 import { ask } from "./api.js";
 import { count, many, nusd, percent } from "./formatting.js";
 import { Grants } from "./grants.js";
+import { canRaise, RaiseForm } from "./limit_forms.js";
 import { RuleLimits } from "./limits.js";
 import { go, here, to, withQuery } from "./route.js";
-import { Empty, Filters, html, Loaded, Share, Status, Table, Tabs, Time, useData } from "./ui.js";
+import { Empty, Filters, html, Loaded, Menu, openDialog, Share, Status, Table, Tabs, Time, toast, useData } from "./ui.js";
 
 export const title = "Budgets";
 export const accepts = { q: true, show: ["rules", "grants"] };
@@ -31,7 +32,9 @@ function Used({ of: one }) {
 /** A window that has ended and was not used again has no next reset. */
 const Resets = ({ of: one }) => (one.isUnused ? html`<span class="quiet">not used yet</span>` : !one.window_end ? WINDOWS[one.window] ?? one.window : new Date(one.window_end) < new Date() ? "at the next request" : html`<${Time} at=${one.window_end} />`);
 
-const columns = (me) => [
+const raise = (one, again) => openDialog(html`<${RaiseForm} kind=${one.scope_kind} id=${one.scope_id} name=${one.name} done=${() => (toast(`The budget of ${one.name} is raised.`), again())} />`);
+
+const columns = (me, again) => [
   { label: "Budget of", lead: true, cell: (one) => html`${me.role === "operator" && linkOf(one) ? html`<a href=${linkOf(one)}>${nameOf(one)}</a>` : nameOf(one)}` },
   { label: "Kind", fact: true, cell: (one) => `${KINDS[one.scope_kind] ?? "Limit"}${one.window === "credit" ? ", prepaid" : ""}` },
   { label: "Used", amount: true, number: true, cell: (one) => html`<${Used} of=${one} />` },
@@ -42,6 +45,8 @@ const columns = (me) => [
   { label: "Resets", fact: true, cell: (one) => html`<${Resets} of=${one} />` },
   { label: "Status", fact: true, cell: (one) => (spent(one) >= 1 ? html`<span title=${one.window === "credit" ? "Requests are rejected until credit is added." : "Requests are rejected until the budget resets or is raised."}><${Status} name="exhausted" /></span>` : spent(one) >= 0.8 ? html`<${Status} name="above_80_%" />` : "") },
   { label: "Running", number: true, cell: (one) => (one.running ? count(one.running) : "") },
+  { label: "Actions", menu: true, hidden: me.role === "key" || me.may === "read", cell: (one) => canRaise(one.scope_kind) && html`<${Menu} label=${`Actions for the budget of ${nameOf(one)}`} of=${[
+    one.window !== "credit" && { label: "Raise for a time", act: () => raise(one, again) }, { label: "Limits and usage", href: linkOf(one) }]} />` },
 ];
 
 const UNUSED_PAGES_MAX = 5;
@@ -69,7 +74,7 @@ function Budgets({ me }) {
     const every = [...used, ...(limits.data ?? []).filter((one) => !known.has(one.scope_id))];
     const rows = every.filter((one) => !query.q || nameOf(one).toLowerCase().includes(query.q.toLowerCase()));
     if (!every.length) return html`<${Empty} title="No budgets yet.">${me.role === "operator" ? html`Set a budget under <a href=${to("keys")}>Keys</a>.` : "Your key has no budget, or has not been used yet."}<//>`;
-    return html`<${Table} caption=${`${many(rows.length, "budget")}, fullest first`} columns=${columns(me)} rows=${rows} keyOf=${(one) => `${one.scope_id} ${one.window} ${valuesOf(one)}`} />
+    return html`<${Table} caption=${`${many(rows.length, "budget")}, fullest first`} columns=${columns(me, () => (data.again(), limits.again()))} rows=${rows} keyOf=${(one) => `${one.scope_id} ${one.window} ${valuesOf(one)}`} />
       <p class="quiet small">Spend is by usage date, corrections included. Alerts are sent at 50, 80 and 100 %${every.some((one) => one.window === "credit") ? ", but not for prepaid credit" : ""}. Updated every ${count(EVERY_S)} seconds.</p>`;
   }}<//>`;
 }

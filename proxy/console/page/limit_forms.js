@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { Form } from "./form.js";
-import { brief, count, exact, nusd } from "./formatting.js";
+import { brief, count, exact, nusd, shortDay } from "./formatting.js";
 import { html, Money, openDialog } from "./ui.js";
 
 const WINDOWS = { "": "no reset", "1d": "1 day", "7d": "7 days", "30d": "30 days", calendar_hour: "calendar hour", calendar_day: "calendar day", calendar_week: "calendar week", calendar_month: "calendar month" };
@@ -68,6 +68,21 @@ export function AccountForm({ one: account, kind, organizations = {}, done }) {
   });
 }
 
+const UPDATES = { key: ["key/update", "key"], project: ["account/update", "account"], organization: ["account/update", "account"] };
+
+/** More budget until a time, for a key or an account. */
+export const RaiseForm = ({ kind, id, name, done }) => Form({
+  title: `Raise the budget of ${name}`, label: "Raise", fresh: true, done,
+  fields: {
+    usd: { label: "By, USD", hint: "added to the budget of each period", type: "number", step: "any", min: 0, required: true, from: () => "", to: Number },
+    until: { label: "Until", hint: "a duration such as 3d, or a date such as 2027-01-31 (UTC)", required: true, from: () => "7d", to: same },
+  },
+  send: (budget_raise) => post(UPDATES[kind][0], { [UPDATES[kind][1]]: id, budget_raise }),
+});
+
+/** True if the budget of such an owner can be raised for a time. */
+export const canRaise = (kind) => kind in UPDATES;
+
 /** A new UUIDv7: its first 48 bits are the time. */
 function newId() {
   const noise = [...crypto.getRandomValues(new Uint8Array(10))];
@@ -104,6 +119,7 @@ export const budgetText = (one) => (one.max_budget === null ? "" : `${exact(nusd
 /** The limits as short texts. */
 export const limitTexts = (one) => [
   budgetText(one),
+  one.budget_raise && `raised by ${exact(nusd(one.budget_raise.usd))} until ${shortDay(new Date(one.budget_raise.until), "UTC")}`,
   one.prepaid && `prepaid, ${brief(left(one))} left`,
   one.on_exhausted === "cut" && "stops streams when spent",
   one.on_store_outage && `${one.on_store_outage === "fail_open" ? "accepts" : "rejects"} requests if budgets cannot be checked`,

@@ -92,6 +92,6 @@ export function Page({ me }) {
 /** The details of a running request, for its own page. */
 export const Running = ({ of }) => html`<${Pairs} of=${[
   ["Model", of.model], ["Key", of.key_alias], ["State", STATES[of.state][0]], ["Started", html`<${Time} at=${of.started_at} />`], ["Age", span(of.age_s * 1000)],
-  ["Input tokens", count(of.prompt_tokens)], ["Output tokens so far", html`<span class="growing">${count(of.completion_tokens)}</span>`],
+  ["Input tokens", count(of.prompt_tokens)], ["Output tokens so far", html`<span class="growing">${count(of.completion_tokens)}</span>`], ["Output tokens per second", of.age_s > 0 && count(Math.round(of.completion_tokens / of.age_s))],
   ["Accrued charge", html`<${Money} usd=${of.charge_usd} none="no price" />`], ["Runs on", of.node === null ? null : html`<${Node} of=${of} />`],
 ]} />`;

@@ -1,7 +1,7 @@
 // One request as a receipt. Invariant: all amounts come from the ledger; nothing is computed here.
 
 import { ask, askUnfinished, pause } from "./api.js";
-import { count, exact, many, nusd, OUTCOMES, percent, plain, SOURCES, span } from "./formatting.js";
+import { count, exact, many, nusd, OUTCOMES, plain, SOURCES, span } from "./formatting.js";
 import { Running } from "./live.js";
 import { here, to } from "./route.js";
 import { Back, Code, Copy, Empty, Failure, html, Money, Pairs, Status, Table, Time, useEffect, useRef, useState } from "./ui.js";
@@ -15,6 +15,8 @@ const POLICIES = { drain: "kept reading", cancel: "cancelled at the provider", r
 
 const itemName = (name) => NAMES[name] ?? plain(name).replace(/^./, (first) => first.toUpperCase());
 const text = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : typeof value === "number" ? count(value) : String(value));
+/** `tier:batch` → `batch tier`. */
+const unitName = (unit) => plain(unit.split(":").reverse().join(" "));
 const rate = (usd) => (usd === null ? "no price" : exact(nusd(usd)));
 const total = (usd) => (usd === null ? "Not charged" : exact(nusd(usd)));
 const signed = (usd) => (usd === null ? "–" : `${nusd(usd) < 0n ? "" : "+"}${exact(nusd(usd))}`);
@@ -42,9 +44,9 @@ function Receipt({ one }) {
     { label: "Amount", number: true, amount: true, cell: (row) => html`<span class="figure">${row.amount}</span>` },
   ]} />` : html`<p>${nothing}</p>`}
     <${Pairs} of=${[["Billed", BILLED[charge.billed]], ["Price list", one.price_version], ...Object.entries(charge.price?.multipliers ?? {}).map(([reason, by]) => ["Multiplier", `× ${by} for ${reason}`]),
-    ["No price for", one.details.unpriced_units?.map(plain).join(", ")], ["Reserved", one.held_usd && html`<${Money} usd=${one.held_usd} />`]]} />
+    ["No price for", one.details.unpriced_units?.map(unitName).join(", ")], ["Reserved", one.held_usd && html`<${Money} usd=${one.held_usd} />`]]} />
     ${one.cost && html`<${Pairs} of=${[["Provider cost", html`<${Money} usd=${one.cost_usd} none="Unknown" />`], ["Cost when it ended", one.cost.usd !== one.cost_usd && html`<${Money} usd=${one.cost.usd} none="Unknown" />`],
-    ["Cost price list", one.cost.price?.version], ["No cost for", one.details.cost_unpriced_units?.map((unit) => plain(unit).replace(":", " ")).join(", ")]]} />`}
+    ["Cost price list", one.cost.price?.version], ["No cost for", one.details.cost_unpriced_units?.map(unitName).join(", ")]]} />`}
     ${prices && html`<details><summary>All prices of this list</summary><${Pairs} of=${prices} /></details>`}</section>`;
 }
 
@@ -75,7 +77,7 @@ function Delivery({ one }) {
 // -- tokens, attempts, everything else
 
 function Tokens({ usage: used, details }) {
-  const error = used.expected_error === null ? "" : ` ± ${percent(used.expected_error)}`;
+  const error = used.expected_error === null ? "" : ` ± ${Math.max(1, Math.round(used.expected_error * 100))} %`;
   return html`<section class="card"><h2>Tokens</h2><p><${Status} table=${SOURCES} name=${used.source} />${error}</p>
     <${Pairs} of=${Object.entries(used.counts).map(([name, number]) => [itemName(name.replace("_tokens", "")), count(number)])} />
     ${used.evidence && html`<details open><summary>How it was estimated</summary><${Pairs} of=${[["Estimator", used.estimator], ...Object.entries(used.evidence).map(([name, value]) => [EVIDENCE[name] ?? itemName(name), text(value)])]} /></details>`}
@@ -95,8 +97,8 @@ const dimensionName = (name) => (name.startsWith("tag:") ? `Tag ${name.slice(4)}
 function Details({ one, me }) {
   const rest = Object.entries(one.details).filter(([name]) => !HIDDEN.has(name)).map(([name, value]) => [itemName(name), text(value)]);
   return html`<section class="card wide"><h2>Details</h2><${Pairs} of=${[
-    ["Key", me.role === "operator" ? html`<a href=${to("requests", { key_id: one.key_id })}>${one.key_alias}</a>` : one.key_alias], ["Model", one.model],
-    ["Provider", one.provider], ["Provider model", one.upstream_model !== one.model && one.upstream_model], ["Endpoint", html`<${Code}>${one.endpoint}<//>`],
+    ["Key", me.role === "operator" ? html`<a href=${to(["keys", one.key_id])}>${one.key_alias}</a>` : one.key_alias], ["Model", me.role === "operator" ? html`<a href=${to(["models", one.model])}>${one.model}</a>` : one.model],
+    ["Provider", me.role === "operator" && one.provider ? html`<a href=${to(["providers", one.provider])}>${one.provider}</a>` : one.provider], ["Provider model", one.upstream_model !== one.model && one.upstream_model], ["Endpoint", html`<${Code}>${one.endpoint}<//>`],
     ...Object.entries(one.dimensions).map(([name, value]) => [dimensionName(name), value.value ?? value.value_id]),
     ["Response id", one.provider_response_id && html`<${Code}>${one.provider_response_id}<//>`], ["Entry", html`<${Code}>${one.entry_id}<//>`], ["Finish reason", one.finish_reason], ["Billing rule", one.situation && plain(one.situation)], ...rest,
   ]} /></section>`;
