@@ -68,7 +68,7 @@ const attention = async ({ models }, signal) => [...(await ofOperation(signal)),
 
 function Attention({ of }) {
   const found = useData((signal) => attention(of, signal), [of]);
-  return html`<section class="card"><h2>Needs attention</h2><${Loaded} of=${found}>${(lines) => (lines.length
+  return html`<section class="card explained"><h2>Needs attention</h2><${Loaded} of=${found}>${(lines) => (lines.length
     ? html`<ul class="plain-list attention">${lines.map(([, words, url]) => html`<li key=${words}><span class="dot careful" aria-hidden="true" /><a href=${url}>${words}</a></li>`)}</ul>` : html`<p class="quiet">Nothing needs attention.</p>`)}<//></section>`;
 }
 
@@ -84,9 +84,10 @@ function Board({ report, models }) {
     parts: [{ series: "Cost", value: Math.max(0, Number(nusd(one.cost_usd))) }, { series: "Margin", value: Math.max(0, Number(nusd(one.charge_usd) - nusd(one.cost_usd))) }],
   }));
   return html`<${Figures} of=${report.total} before=${report.previous.total} operator sparks=${{ revenue: html`<${Spark} values=${series("charge_usd")} />`, cost: html`<${Spark} values=${series("cost_usd")} />`, margin: html`<${Spark} values=${series("margin_usd")} />`, requests: html`<${Spark} values=${series("requests")} />` }} />
-    <div class="cards"><div class="stack"><figure><figcaption>Revenue (${zone()})</figcaption><${Bars} name="Revenue" bars=${bars} series=${["Cost", "Margin"]} words=${(sum) => brief(BigInt(Math.round(sum)))} />
-      <ul class="legend"><li><span class="swatch s0" />Known cost</li><li><span class="swatch s1" />Revenue above it</li></ul></figure>${top("Customer", report.groups, (one) => to(["customers", one.id]))}</div>
-    <div class="stack"><${Attention} of=${{ models }} />${top("Model", models, (one) => to("requests", { model: one.id }))}</div></div>`;
+    <${Attention} of=${{ models }} />
+    <div class="cards"><figure><figcaption>Revenue (${zone()})</figcaption><${Bars} name="Revenue" bars=${bars} series=${["Cost", "Margin"]} words=${(sum) => brief(BigInt(Math.round(sum)))} />
+      <ul class="legend"><li><span class="swatch s0" />Known cost</li><li><span class="swatch s1" />Revenue above it</li></ul></figure>
+    <div class="stack">${top("Customer", report.groups, (one) => to(["customers", one.id]))}${top("Model", models, (one) => to("requests", { model: one.id }))}</div></div>`;
 }
 
 export function Page() {
