@@ -74,7 +74,7 @@ def read_provider_results(engine: Engine, since: float, until: float) -> dict[st
     failed = is_usage & _ENTRIES.outcome.in_(_FAILED)
     counts = select(
         _ENTRIES.provider, _number(is_usage), _number(failed), _number(is_attempt)
-    ).where(*span).group_by(_ENTRIES.provider)  # fmt: skip
+    ).where(*span, is_usage | is_attempt).group_by(_ENTRIES.provider)  # fmt: skip
     rank = func.cume_dist().over(partition_by=_ENTRIES.provider, order_by=_ENTRIES.first_token_ms).label("rank")
     ranked = select(_ENTRIES.provider, _ENTRIES.first_token_ms, rank).where(
         *span, is_usage, _ENTRIES.first_token_ms.is_not(None)

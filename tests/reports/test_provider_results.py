@@ -42,7 +42,9 @@ def test_failures_count_at_the_provider_that_failed(engine: Engine) -> None:
         exchange_id=served[50].exchange_id,
     )
     settle(engine, *served, *failed, stalled, rejected, began(9_000, provider="late"), node=None)
-    a_real_store(engine).settle(arriving(attempt))
+    credit = began(303, kind="credit", provider="", charge_nusd=-5, cost_nusd=0)  # before: a provider without a name
+    for entry in (attempt, credit):
+        a_real_store(engine).settle(arriving(entry))
     found = read_provider_results(engine, BEGIN, BEGIN + 8_000)
     assert found.keys() == {"tera", "borealis"}
     tera, borealis = found["tera"], found["borealis"]
