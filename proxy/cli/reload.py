@@ -101,6 +101,8 @@ def _print(results: list[dict[str, Any]], settings: Settings) -> None:
         name = f"process {result['process']}: " if len(results) > 1 else ""
         if result["error"] is not None:
             print(f"tokenweir: {name}nothing has changed: {result['error']}", file=sys.stderr)
+            if "environment variable" in result["error"]:  # this command has read the file with its own variables
+                print("tokenweir: a process keeps the environment of its start: restart it", file=sys.stderr)
         else:
             counts = f"{counted(len(settings.providers), 'provider')}, {counted(len(settings.models), 'model')}"
             print(f"tokenweir: {name}reloaded {result['file']} ({counts})")

@@ -20,6 +20,7 @@ from proxy.runtime.machine.configuration_file import (
     running_status,
     status_file,
 )
+from proxy.settings.variables import not_set
 from tests.cli.commands import Commands
 
 pytestmark = pytest.mark.io
@@ -73,11 +74,14 @@ def test_each_process_has_a_line(run: Commands, three: Processes) -> None:
 
 def test_one_that_fails_is_a_failure(run: Commands, three: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reload, "RELOAD_S", 0.0)
+    three.change(0, error=not_set("STRIPE_KEY"))
     three.change(1, error="models.x: is wrong", need_restart=["of the last one"])
     three.change(2, attempts=0)  # it does not answer
     run("reload", code=1)
-    assert run.out.startswith("tokenweir: process 0: reloaded ")
+    assert run.out == ""
     assert run.err.splitlines() == [
+        f"tokenweir: process 0: nothing has changed: {not_set('STRIPE_KEY')}",
+        "tokenweir: a process keeps the environment of its start: restart it",
         "tokenweir: process 1: nothing has changed: models.x: is wrong",
         "tokenweir: process 2: nothing has changed: no answer within 0 s: see the log",
     ]

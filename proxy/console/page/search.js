@@ -21,6 +21,7 @@ async function found(text, pages, me, signal) {
     places.push(...keys.map((key) => ["Key", key.key_alias, to(["keys", key.token])]));
   }
   places.push(["Requests", `with “${text}”: id, response id, key or model`, to("requests", { q: text })]);
+  places.push(["Rejected requests", `with “${text}”: id, key, model or limit`, to("requests", { q: text, show: "rejected" })]);
   return places;
 }
 
