@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import insert
 
+from proxy.console.api import statements
 from proxy.console.api.models import margins
 from proxy.console.api.providers import CredentialState, ProviderState
 from proxy.demo.script import Shape
@@ -151,6 +152,19 @@ def test_statements_of_a_month_and_their_files(stand: Stand) -> None:
         assert (refused.status, refused.body["error"]["param"]) == (404, "scope_id")
     for query in ("month=2999-01", "month=2026-13", "month=x"):
         assert stand("GET", f"/v1/statements?{query}").body["error"]["param"] == "month"
+
+
+@pytest.mark.io
+def test_a_pdf_of_thousands_of_rows_is_left_to_the_command(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: 10,000 rows took a minute of the proxy's CPU."""
+    stand.key("key-1")
+    settle(stand.engine, entry(0), node=None)
+    path = f"/v1/statements/org_default?month={datetime.fromtimestamp(YESTERDAY, UTC):%Y-%m}"
+    monkeypatch.setattr(statements, "PDF_ROWS_MAX", 2)
+    refused = stand("GET", f"{path}&format=pdf")
+    assert (refused.status, refused.body["error"]["param"]) == (400, "format")
+    assert "at most 2 rows" in refused.body["error"]["message"]
+    assert stand("GET", f"{path}&format=html").status == 200
 
 
 @pytest.mark.io

@@ -46,6 +46,9 @@ MonthText = Annotated[str, Meta(pattern="^[0-9]{4}-(0[1-9]|1[0-2])$", descriptio
 State = Literal["open", "provisional", "final"]
 """open: the month is not over; provisional: it is over and not closed; final: it is closed and never changes"""
 
+# The time of a PDF grows with the square of the rows: two seconds for 1,000, twenty for 5,000.
+PDF_ROWS_MAX = 3_000
+
 # A statement has its own styles and perhaps a logo, and nothing else.
 _HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'self'"
 _TYPES = {"html": "text/html", "csv": "text/csv", "pdf": "application/pdf"}
@@ -266,13 +269,22 @@ class StatementsApi:
 
 
 def _rendered(statement: Statement, kind: str, *, hides: bool) -> dict[str, Any] | bytes:
-    """Raises PdfMissing, ValueError."""
+    """Raises ApiError for a PDF that would be too long, PdfMissing, ValueError."""
+    if kind == "pdf" and (rows := _rows(statement)) > PDF_ROWS_MAX:
+        message = f"'format': a PDF has at most {PDF_ROWS_MAX:,} rows here, and this statement has {rows:,}"
+        raise invalid(f"{message}: choose html or csv, or run `tokenweir statement`.", "format")
     statement = statement_without_providers(statement) if hides else statement
     if kind == "html":
         return statement_html(statement).encode()
     if kind == "csv":
         return statement_csv(statement).encode()
     return statement_pdf(statement) if kind == "pdf" else statement_json(statement)
+
+
+def _rows(statement: Statement) -> int:
+    """The rows of the long tables."""
+    bookings = statement.adjustments, statement.credits
+    return sum(map(len, (statement.projects, statement.keys, statement.prices, statement.lines, *bookings)))
 
 
 def _file(content: bytes, kind: str, name: str) -> web.Response:
