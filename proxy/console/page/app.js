@@ -46,8 +46,10 @@ function theme(name) {
 
 function Rail({ me, current, open, close }) {
   const link = (name) => html`<a key=${name} href=${to(name)} aria-current=${name === current ? "page" : null} onClick=${close}>${titleOf(name, me)}</a>`;
-  return html`<nav class=${open ? "rail open" : "rail"} id="rail" aria-label="Pages"><a class="brand" href=${to(firstOf(me))}><img src="page/icon.svg" alt="" width="24" height="24" />Tokenweir</a>
-    ${GROUPS.map((names) => names.filter((name) => mayView(name, me))).filter((names) => names.length).map((names) => html`<div key=${names[0]}>${names.map(link)}</div>`)}</nav>`;
+  return html`<nav class=${open ? "rail open" : "rail"} id="rail" aria-label="Pages">
+    <a class="brand" href=${to(firstOf(me))}><img src="page/icon.svg" alt="" width="24" height="24" />Tokenweir</a>
+    ${GROUPS.map((names) => names.filter((name) => mayView(name, me))).filter((names) => names.length).map((names) => html`<div key=${names[0]}>
+      ${names.map(link)}</div>`)}</nav>`;
 }
 
 function PeriodChoice() {
@@ -57,36 +59,46 @@ function PeriodChoice() {
     const name = event.currentTarget.value;
     set(name === "custom" ? { period: null, from: chosen.first, to: chosen.last } : { period: name === "30d" ? null : name, from: null, to: null });
   };
-  const day = (name, label, value) => html`<label><span class="unseen">${label}</span><input type="date" name=${name} value=${value} onChange=${(event) => event.currentTarget.value && set({ period: null, from: chosen.first, to: chosen.last, [name]: event.currentTarget.value })} /></label>`;
-  return html`<div class="row"><label><span class="unseen">Period</span><select name="period" value=${chosen.name} onChange=${choose}>${Object.entries(PERIODS).map(([name, words]) => html`<option key=${name} value=${name}>${words}</option>`)}</select></label>
+  const day = (name, label, value) => html`<label><span class="unseen">${label}</span>
+    <input type="date" name=${name} value=${value} onChange=${(event) => event.currentTarget.value && set({ period: null, from: chosen.first, to: chosen.last,
+    [name]: event.currentTarget.value })} /></label>`;
+  return html`<div class="row"><label><span class="unseen">Period</span>
+    <select name="period" value=${chosen.name} onChange=${choose}>
+    ${Object.entries(PERIODS).map(([name, words]) => html`<option key=${name} value=${name}>${words}</option>`)}</select></label>
     ${chosen.name === "custom" && html`${day("from", "From", chosen.first)} – ${day("to", "Until", chosen.last)}`}</div>`;
 }
 
 function ZoneChoice() {
   const zones = [...new Set(["UTC", LOCAL_ZONE, zone()])];
-  return html`<label><span class="unseen">Time zone</span><select name="tz" value=${zone()} onChange=${(event) => go(withQuery({ tz: event.currentTarget.value === "UTC" ? null : event.currentTarget.value }))}>
-    ${zones.map((name) => html`<option key=${name} value=${name}>${name === LOCAL_ZONE && name !== "UTC" ? `Local: ${name}` : name}</option>`)}</select></label>`;
+  return html`<label><span class="unseen">Time zone</span><select name="tz" value=${zone()}
+    onChange=${(event) => go(withQuery({ tz: event.currentTarget.value === "UTC" ? null : event.currentTarget.value }))}>
+    ${zones.map((name) => html`<option key=${name} value=${name}>${name === LOCAL_ZONE && name !== "UTC" ? `Local: ${name}` : name}</option>`)}</select>
+      </label>`;
 }
 
 function ThemeMenu() {
   const [name, set] = useState(document.documentElement.dataset.theme);
-  return html`<${Menu} label=${`Theme: ${THEMES[name]}`} words=${html`<span aria-hidden="true" class="moon" />`} of=${Object.entries(THEMES).map(([one, label]) => ({ label, checked: one === name, act: () => (theme(one), set(one)) }))} />`;
+  return html`<${Menu} label=${`Theme: ${THEMES[name]}`} words=${html`<span aria-hidden="true" class="moon" />`}
+    of=${Object.entries(THEMES).map(([one, label]) => ({ label, checked: one === name, act: () => (theme(one), set(one)) }))} />`;
 }
 
 function Top({ me, page, openRail, railOpen, signOut }) {
   const who = me.role === "operator" ? `${me.name} (${me.may})` : me.key_alias;
-  return html`<header id="top"><button type="button" class="plain burger" aria-label="Pages" aria-expanded=${String(railOpen)} aria-controls="rail" onClick=${openRail}>☰</button>
+  return html`<header id="top"><button type="button" class="plain burger" aria-label="Pages" aria-expanded=${String(railOpen)} aria-controls="rail"
+    onClick=${openRail}>☰</button>
     <button type="button" class="search-button" aria-keyshortcuts="Control+K" onClick=${() => openSearch(me)}><span>Search</span><kbd>Ctrl K</kbd></button>
     <div class="tools">${page?.hasPeriod && html`<${PeriodChoice} />`}<${ZoneChoice} /><${ThemeMenu} />
     <${Menu} label=${`Signed in as ${who}`} words=${html`<span class="who">${who}</span>`} of=${[{ label: "Sign out", act: signOut }]} /></div></header>`;
 }
 
-const openSearch = (me) => openDialog(html`<${Search} me=${me} pages=${Object.keys(PAGES).filter((name) => mayView(name, me)).map((name) => [titleOf(name, me), to(name)])} />`);
+const openSearch = (me) => openDialog(html`<${Search} me=${me} pages=${Object.keys(PAGES).filter((name) => mayView(name, me)).map((name) => [titleOf(name, me),
+  to(name)])} />`);
 
 function Ignored() {
   const { ignored } = here();
   if (!ignored.length) return null;
-  return html`<div class="row chips">${ignored.map((one) => html`<span class="chip warn" role="status" key=${one}>Ignored: ${one}</span>`)}<button type="button" class="small" onClick=${() => replace(withQuery({}))}>Remove</button></div>`;
+  return html`<div class="row chips">${ignored.map((one) => html`<span class="chip warn" role="status" key=${one}>Ignored: ${one}</span>`)}
+    <button type="button" class="small" onClick=${() => replace(withQuery({}))}>Remove</button></div>`;
 }
 
 function View({ page, me, place }) {
@@ -96,7 +108,8 @@ function View({ page, me, place }) {
     document.title = `${title} · Tokenweir`;
     scrollTo(0, place.entry.scroll);
   }, [place.entry]);
-  if (!page) return html`<h1 tabindex="-1">${title}</h1><${Empty} title="There is no such page.">The link may be mistyped, or the page is not for you. <a href=${to(firstOf(me))}>Go to ${titleOf(firstOf(me), me)}</a>.<//>`;
+  if (!page) return html`<h1 tabindex="-1">${title}</h1><${Empty}
+    title="There is no such page.">The link may be mistyped, or the page is not for you. <a href=${to(firstOf(me))}>Go to ${titleOf(firstOf(me), me)}</a>.<//>`;
   return html`<h1 tabindex="-1">${title}</h1><${Ignored} /><div class="view"><${page.Page} key=${place.path.join("/")} me=${me} id=${id} /></div>`;
 }
 
@@ -159,15 +172,18 @@ function SignIn({ words, enter }) {
     }
   };
   return html`<main id="main" tabindex="-1"><form class="card sign-in" onSubmit=${submit}><h1>Sign in</h1>
-    <label for="credential">Operator's secret or key</label><input type="password" id="credential" required autocomplete="off" spellcheck="false" autocapitalize="off" aria-describedby="what trouble" />
-    <p class="quiet small" id="what">An operator sees all data, in every tab of this browser, for 8 hours after the last use. A key (tw-…) shows only its own data, in this tab.</p>
+    <label for="credential">Operator's secret or key</label><input type="password" id="credential" required autocomplete="off" spellcheck="false"
+      autocapitalize="off" aria-describedby="what trouble" />
+    <p class="quiet small"
+      id="what">An operator sees all data, in every tab of this browser, for 8 hours after the last use. A key (tw-…) shows only its own data, in this tab.</p>
     <div id="trouble">${state.error && html`<${Failure} error=${state.error} />`}</div><button class="main" disabled=${state.busy}>Sign in</button>
     ${state.oidc && html`<a class="button" href=${state.oidc.url}>Sign in with ${state.oidc.label}</a>`}</form></main>`;
 }
 
 function App() {
   const [state, set] = useState({ me: undefined, words: null, error: null });
-  const begin = () => ask("v1/me", { quiet: !hasKey() }).then((me) => set({ me }), (error) => set(error.status === 401 ? (before) => ({ me: null, words: before.words }) : { error }));
+  const begin = () => ask("v1/me", { quiet: !hasKey() }).then((me) => set({ me }),
+    (error) => set(error.status === 401 ? (before) => ({ me: null, words: before.words }) : { error }));
   const signOut = async (words) => (await signedOut(), set({ me: null, words }));
   useEffect(() => {
     addEventListener("signed-out", (/** @type {CustomEvent} */ event) => signOut(event.detail));
@@ -175,7 +191,8 @@ function App() {
   }, []);
   if (state.error) return html`<main id="main" tabindex="-1"><${Failure} error=${state.error} again=${begin} /></main>`;
   if (state.me === undefined) return html`<main id="main" tabindex="-1" />`;
-  return html`${state.me ? html`<${Frame} me=${state.me} signOut=${() => signOut()} />` : html`<${SignIn} words=${state.words} enter=${(me) => set({ me })} />`}<${Layers} />`;
+  return html`${state.me ? html`<${Frame} me=${state.me} signOut=${() => signOut()} />` : html`<${SignIn} words=${state.words} enter=${(me) => set({ me })} />`}
+    <${Layers} />`;
 }
 
 /** Copying one amount copies all its digits. */

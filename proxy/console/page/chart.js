@@ -45,15 +45,18 @@ function Column({ bar, x, step, y, series, pointed, point }) {
     const from = y(below);
     below += part.value;
     const height = Math.max(1, from - y(below));
-    return html`<rect key=${part.series} class=${`s${series.indexOf(part.series)}`} x=${x + (step - width) / 2} y=${from - height} width=${width} height=${height} />`;
+    return html`<rect key=${part.series} class=${`s${series.indexOf(part.series)}`} x=${x + (step - width) / 2} y=${from - height} width=${width}
+      height=${height} />`;
   });
-  return html`<g class=${pointed ? "column pointed" : "column"}>${parts}<rect class="field" x=${x} y=${EDGE.top} width=${step} height=${INNER} onPointerEnter=${point} onClick=${point} /></g>`;
+  return html`<g class=${pointed ? "column pointed" : "column"}>${parts}
+    <rect class="field" x=${x} y=${EDGE.top} width=${step} height=${INNER} onPointerEnter=${point} onClick=${point} /></g>`;
 }
 
 /** The values of a column, beside it: on the side with more space, so that the column stays visible. */
 function Tooltip({ bar, series, words, left, right }) {
   return html`<div class="tooltip" aria-hidden="true" style=${left < right ? { right: "auto", left: `${left}px` } : { left: "auto", right: `${right}px` }}>
-    <strong>${bar.label}: ${words(total(bar))}</strong>${[...positive(bar)].reverse().map((part) => html`<div key=${part.series}><span class=${`swatch s${series.indexOf(part.series)}`} />${part.series} ${words(part.value)}</div>`)}
+    <strong>${bar.label}: ${words(total(bar))}</strong>${[...positive(bar)].reverse().map((part) => html`<div key=${part.series}>
+      <span class=${`swatch s${series.indexOf(part.series)}`} />${part.series} ${words(part.value)}</div>`)}
     ${bar.before !== undefined && html`<div><span class="swatch line" />before ${words(bar.before)}</div>`}</div>`;
 }
 
@@ -83,10 +86,14 @@ export function Bars({ name, bars, series, words }) {
   return html`<div class="chart" tabindex="0" role="group" aria-roledescription="chart" aria-label=${`${name}. Arrow keys move from bar to bar.`}
       onKeyDown=${key} onFocus=${() => point(last.current)} onBlur=${() => setAt(null)} onPointerLeave=${() => setAt(null)}>
     <div class="plot" ref=${place}>${width > 0 && html`<svg width=${width} height=${HEIGHT} aria-hidden="true">
-      ${lines.map((value) => html`<g key=${value}><line class="grid" x1=${EDGE.left} x2=${width - EDGE.right} y1=${y(value)} y2=${y(value)} /><text class="axis" x=${EDGE.left - 6} y=${y(value) + 4} text-anchor="end">${words(value)}</text></g>`)}
-      ${bars.map((bar, number) => html`<${Column} key=${number} bar=${bar} x=${x(number)} step=${step} y=${y} series=${series} pointed=${at === number} point=${() => point(number)} />`)}
+      ${lines.map((value) => html`<g key=${value}><line class="grid" x1=${EDGE.left} x2=${width - EDGE.right} y1=${y(value)} y2=${y(value)} />
+        <text class="axis" x=${EDGE.left - 6} y=${y(value) + 4} text-anchor="end">${words(value)}</text></g>`)}
+      ${bars.map((bar, number) => html`<${Column} key=${number} bar=${bar} x=${x(number)} step=${step} y=${y} series=${series} pointed=${at === number}
+        point=${() => point(number)} />`)}
       ${before && html`<polyline class="before" points=${before} />`}
-      ${bars.map((bar, number) => (bars.length - 1 - number) % every === 0 && x(number + 0.5) - LABEL_PX / 2 > EDGE.left - LABEL_PX / 2 && html`<text key=${`label ${number}`} class="axis" x=${Math.min(x(number + 0.5), width - LABEL_PX / 2 + 8)} y=${HEIGHT - 8} text-anchor="middle">${bar.brief}</text>`)}
+      ${bars.map((bar, number) => (bars.length - 1 - number) % every === 0 && x(number + 0.5) - LABEL_PX / 2 > EDGE.left - LABEL_PX / 2 && html`<text
+        key=${`label ${number}`} class="axis" x=${Math.min(x(number + 0.5), width - LABEL_PX / 2 + 8)} y=${HEIGHT - 8} text-anchor="middle">${bar.brief}
+        </text>`)}
     </svg>`}</div>
     ${at !== null && bars[at] && html`<${Tooltip} bar=${bars[at]} series=${series} words=${words} left=${x(at + 1) + 6} right=${width - x(at) + 6} />`}</div>`;
 }

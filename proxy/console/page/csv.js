@@ -16,7 +16,8 @@ function amount(usd) {
 
 /** Downloads rows. `columns`: those of a table, each with `usd`, or with `text`: row → value. */
 export function download(columns, rows, name) {
-  const lines = [columns.map((one) => (one.usd ? `${one.label} (USD)` : one.label)), ...rows.map((row) => columns.map((one) => (one.usd ? amount(one.usd(row)) : one.text(row))))];
+  const lines = [columns.map((one) => (one.usd ? `${one.label} (USD)` : one.label)),
+    ...rows.map((row) => columns.map((one) => (one.usd ? amount(one.usd(row)) : one.text(row))))];
   const url = URL.createObjectURL(new Blob([lines.map((line) => line.map(cell).join(",")).join("\r\n")], { type: "text/csv" }));
   Object.assign(document.createElement("a"), { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);

@@ -4,12 +4,15 @@ import { closeDialog, Dialog, Failure, html, openDialog, useLayoutEffect, useRef
 
 function Control({ name, field, value, wrong }) {
   const shared = { name, id: `field-${name}`, "aria-describedby": `about-${name}`, "aria-invalid": wrong ? "true" : null };
-  if (!field.options) return html`<input ...${shared} type=${field.type ?? "text"} min=${field.min} step=${field.step} required=${field.required} maxlength=${field.type ? null : 2000} autocomplete="off" defaultValue=${value} />`;
+  if (!field.options) return html`<input ...${shared} type=${field.type ?? "text"} min=${field.min} step=${field.step} required=${field.required}
+    maxlength=${field.type ? null : 2000} autocomplete="off" defaultValue=${value} />`;
   const known = value in field.options ? field.options : { ...field.options, [value]: value };
-  return html`<select ...${shared}>${Object.entries(known).map(([one, words]) => html`<option key=${one} value=${one} selected=${one === value}>${words}</option>`)}</select>`;
+  return html`<select ...${shared}>${Object.entries(known).map(([one, words]) => html`<option key=${one} value=${one} selected=${one === value}>${words}
+    </option>`)}</select>`;
 }
 
-const Line = ({ name, field, value, wrong }) => html`<div class="field-line"><label for=${`field-${name}`}>${field.label}</label><${Control} name=${name} field=${field} value=${value} wrong=${wrong} />
+const Line = ({ name, field, value, wrong }) => html`<div class="field-line"><label for=${`field-${name}`}>${field.label}</label>
+  <${Control} name=${name} field=${field} value=${value} wrong=${wrong} />
   <div class="quiet small" id=${`about-${name}`}>${field.hint ?? ""}</div></div>`;
 
 /**
@@ -44,11 +47,13 @@ export function Form({ title, words, fields, one, fresh, label, send, done }) {
       set({ busy: false, error });
     }
   };
-  const draw = (shown) => html`<div class="fields">${shown.map(([name, field]) => html`<${Line} key=${name} name=${name} field=${field} value=${first[name]} wrong=${state.error?.param === name} />`)}</div>`;
+  const draw = (shown) => html`<div class="fields">${shown.map(([name,
+    field]) => html`<${Line} key=${name} name=${name} field=${field} value=${first[name]} wrong=${state.error?.param === name} />`)}</div>`;
   const more = lines.filter(([, field]) => field.more);
   const error = state.error && { message: fields[state.error.param] ? `${fields[state.error.param].label}: ${state.error.message}` : state.error.message };
   return html`<${Dialog} title=${title}><form ref=${form} onSubmit=${submit}>${words && html`<p>${words}</p>`}
     ${draw(lines.filter(([, field]) => !field.more))}${more.length > 0 && html`<details open=${!fresh}><summary>More limits</summary>${draw(more)}</details>`}
     ${error && html`<${Failure} error=${error} />`}
-    <div class="row end"><button type="button" onClick=${closeDialog}>Cancel</button><button class="main" disabled=${state.busy}>${label}</button></div></form><//>`;
+    <div class="row end"><button type="button" onClick=${closeDialog}>Cancel</button><button class="main" disabled=${state.busy}>${label}</button></div></form>
+      <//>`;
 }

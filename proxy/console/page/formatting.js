@@ -86,7 +86,8 @@ const DAY = { day: "numeric", month: "short" };
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit" };
 
 /** `26 Nov, 14:03:11`; the year if it is another one. */
-export const moment = (at, zone) => format(at, zone, { ...(dateIn(at, zone).slice(0, 4) === dateIn(new Date(), zone).slice(0, 4) ? {} : { year: "numeric" }), ...DAY, ...CLOCK });
+export const moment = (at, zone) => format(at, zone, { ...(dateIn(at, zone).slice(0, 4) === dateIn(new Date(), zone).slice(0, 4) ? {} : { year: "numeric" }),
+  ...DAY, ...CLOCK });
 export const date = (at, zone) => format(at, zone, { ...DAY, year: "numeric" });
 export const shortDay = (at, zone) => format(at, zone, DAY);
 export const day = (at, zone) => format(at, zone, { weekday: "short", ...DAY });

@@ -15,7 +15,8 @@ export const GrantForm = ({ named, name, done }) => Form({
   fields: {
     name: { label: "Name", required: true, hint: "shown on statements; each key or customer has a name once", from: () => "", to: same },
     usd: { label: "Amount, USD", required: true, type: "number", step: "any", min: 0, from: () => "", to: number },
-    ...(named ? {} : { account: { label: "Customer or project", hint: "name or id", from: () => "", to: same }, key: { label: "Or key", hint: "name or id", from: () => "", to: same } }),
+    ...(named ? {} : { account: { label: "Customer or project", hint: "name or id", from: () => "", to: same },
+      key: { label: "Or key", hint: "name or id", from: () => "", to: same } }),
     expires: { label: "Expires", hint: "a date such as 2027-01-31, or 14d; empty: never", from: () => "", to: same },
     recurs: { label: "Granted", options: RECURS, from: () => "", to: same },
     begins: { more: true, label: "Begins", hint: "a date, or 7d; empty: now", from: () => "", to: same },
@@ -34,7 +35,9 @@ function stateOf(one, now) {
 }
 
 function revoke(one, again) {
-  openDialog(html`<${Confirm} title=${`Revoke ${one.name}?`} label="Revoke" act=${async () => { await post("grant/revoke", { grant: one.id }); toast(`${one.name} is revoked.`); again(); }}>The rest of the grant is taken back at once, and it does not recur.<//>`);
+  openDialog(html`<${Confirm} title=${`Revoke ${one.name}?`} label="Revoke"
+    act=${async () => { await post("grant/revoke",
+    { grant: one.id }); toast(`${one.name} is revoked.`); again(); }}>The rest of the grant is taken back at once, and it does not recur.<//>`);
 }
 
 const columns = (me, again) => [
@@ -42,12 +45,14 @@ const columns = (me, again) => [
   { label: "Of", fact: true, cell: (one) => html`<a href=${to([one.scope_id.startsWith("key") ? "keys" : "customers", one.scope_id])}>${one.scope_name}</a>` },
   { label: "Status", fact: true, cell: (one) => html`<${Status} name=${stateOf(one, new Date())} />` },
   { label: "Amount", usd: (one) => one.usd },
-  { label: "Used", number: true, fact: true, cell: (one) => html`<${Share} part=${nusd(one.granted) > 0n ? Number(nusd(one.burned)) / Number(nusd(one.granted)) : 0} />` },
+  { label: "Used", number: true, fact: true, cell: (one) => html`<${Share} part=${nusd(one.granted) > 0n ? Number(nusd(one.burned)) / Number(nusd(one.granted))
+    : 0} />` },
   { label: "Left", usd: (one) => one.left },
   { label: "Begins", cell: (one) => html`<${Time} at=${one.begins_at} dateOnly />` },
   { label: "Expires", fact: true, cell: (one) => (one.expires_at ? html`<${Time} at=${one.expires_at} dateOnly />` : "never") },
   { label: "Granted", cell: (one) => RECURS[one.recurs ?? ""] },
-  { label: "Actions", menu: true, hidden: me.may !== "admin", cell: (one) => !one.revoked_at && html`<${Menu} label=${`Actions for ${one.name}`} of=${[{ label: "Revoke", danger: true, act: () => revoke(one, again) }]} />` },
+  { label: "Actions", menu: true, hidden: me.may !== "admin", cell: (one) => !one.revoked_at && html`<${Menu} label=${`Actions for ${one.name}`}
+    of=${[{ label: "Revoke", danger: true, act: () => revoke(one, again) }]} />` },
 ];
 
 export function Grants({ me }) {

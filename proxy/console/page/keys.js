@@ -6,7 +6,8 @@ import { GrantForm } from "./grants.js";
 import { KeyForm, Limits, limitTexts, takesCredit, topUp } from "./limit_forms.js";
 import { brief, many, nusd, percent, shortDay } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
-import { Back, closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Share, Status, Table, Time, toast, useData } from "./ui.js";
+import { Back, closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Share, Status, Table, Time, toast,
+  useData } from "./ui.js";
 import { accepts as usageAccepts, Usage } from "./usage.js";
 
 export const title = "Keys";
@@ -15,7 +16,8 @@ export const hasPeriod = false;
 const PAGE = 50;
 const STATUSES = { active: "Active", exhausted: "Exhausted", blocked: "Blocked", expired: "Expired", revoked: "Revoked", unused: "Unused for 30 days" };
 const SORTS = ["created", "alias", "spend", "last_used", "budget"];
-export const accepts = { q: true, project: true, customer: true, status: Object.keys(STATUSES), sort: SORTS, order: ["asc", "desc"], page: (value) => /^[1-9]\d{0,4}$/.test(value) };
+export const accepts = { q: true, project: true, customer: true, status: Object.keys(STATUSES), sort: SORTS, order: ["asc", "desc"],
+  page: (value) => /^[1-9]\d{0,4}$/.test(value) };
 
 const stateOf = (key) => (key.revoked ? "revoked" : key.blocked ? "blocked" : key.expires && new Date(key.expires) < new Date() ? "expired" : "active");
 
@@ -24,26 +26,32 @@ const stateOf = (key) => (key.revoked ? "revoked" : key.blocked ? "blocked" : ke
 /** Shows a new secret, once. */
 const Secret = ({ key_alias, secret, done }) => html`<${Dialog} title=${`Secret of ${key_alias}`} done=${done}>
   <p>This secret is shown only once. Copy it now and store it safely.</p><label for="secret">Secret</label>
-  <div class="row"><input id="secret" readonly value=${secret} spellcheck="false" autocomplete="off" onFocus=${(event) => event.currentTarget.select()} /><${Copy} text=${secret} /></div>
+  <div class="row"><input id="secret" readonly value=${secret} spellcheck="false" autocomplete="off" onFocus=${(event) => event.currentTarget.select()} />
+    <${Copy} text=${secret} /></div>
   <div class="row end"><button type="button" class="main" onClick=${closeDialog}>Done</button></div><//>`;
 
 const secretOf = (answer, again) => html`<${Secret} key_alias=${answer.key_alias} secret=${answer.key} done=${again} />`;
 
 function rotate(key, again) {
   let grace = "24h";
-  openDialog(html`<${Confirm} title=${`New secret for ${key.key_alias}`} label="Create secret" act=${async () => secretOf(await post(`key/${encodeURIComponent(key.token)}/regenerate`, { grace_period: grace }), again)}>
-    <label for="grace">The key gets a new secret. The old secret expires </label><select id="grace" onChange=${(event) => { grace = event.currentTarget.value; }}><option value="24h">in 24 hours</option><option value="1h">in 1 hour</option><option value="now">now</option></select>.<//>`);
+  openDialog(html`<${Confirm} title=${`New secret for ${key.key_alias}`} label="Create secret"
+    act=${async () => secretOf(await post(`key/${encodeURIComponent(key.token)}/regenerate`, { grace_period: grace }), again)}>
+    <label for="grace">The key gets a new secret. The old secret expires </label>
+      <select id="grace" onChange=${(event) => { grace = event.currentTarget.value; }}><option value="24h">in 24 hours</option>
+      <option value="1h">in 1 hour</option><option value="now">now</option></select>.<//>`);
 }
 
 function revoke(key, again) {
-  openDialog(html`<${Confirm} title=${`Revoke ${key.key_alias}?`} label=${`Revoke ${key.key_alias} permanently`} act=${async () => { await post("key/delete", { keys: [key.token] }); toast(`${key.key_alias} is revoked.`); again(); }}>
+  openDialog(html`<${Confirm} title=${`Revoke ${key.key_alias}?`} label=${`Revoke ${key.key_alias} permanently`}
+    act=${async () => { await post("key/delete", { keys: [key.token] }); toast(`${key.key_alias} is revoked.`); again(); }}>
     This cannot be undone. The usage of the key stays in the ledger. To disable the key for some time, block it instead.<//>`);
 }
 
 async function setBlocked(key, blocked, again) {
   try {
     await post(blocked ? "key/block" : "key/unblock", { key: key.token });
-    toast(`${key.key_alias} is ${blocked ? "blocked: its requests are rejected. Running requests continue." : "unblocked."}`, { label: "Undo", act: () => setBlocked(key, !blocked, again) });
+    toast(`${key.key_alias} is ${blocked ? "blocked: its requests are rejected. Running requests continue." : "unblocked."}`,
+      { label: "Undo", act: () => setBlocked(key, !blocked, again) });
     again();
   } catch (error) {
     toast(error.message);
@@ -54,8 +62,10 @@ function Actions({ of: key, me, again }) {
   const saved = (one) => (toast(`${one.key_alias} is changed.`), again());
   return html`<${Menu} label=${`Actions for ${key.key_alias}`} of=${[
     { label: "Edit", act: () => openDialog(html`<${KeyForm} one=${key} done=${saved} />`) },
-    me.may === "admin" && takesCredit(key) && { label: "Top up", act: () => topUp(key.key_alias, key, { key: key.token }, (paid) => (toast(`$${paid.usd} credit added for ${key.key_alias}.`), again())) },
-    me.may === "admin" && { label: "Grant credit", act: () => openDialog(html`<${GrantForm} named=${{ key: key.token }} name=${key.key_alias} done=${(one) => (toast(`${one.name} is granted.`), again())} />`) },
+    me.may === "admin" && takesCredit(key) && { label: "Top up", act: () => topUp(key.key_alias, key, { key: key.token },
+      (paid) => (toast(`$${paid.usd} credit added for ${key.key_alias}.`), again())) },
+    me.may === "admin" && { label: "Grant credit", act: () => openDialog(html`<${GrantForm} named=${{ key: key.token }} name=${key.key_alias}
+      done=${(one) => (toast(`${one.name} is granted.`), again())} />`) },
     { label: "Rotate", act: () => rotate(key, again) },
     { label: key.blocked ? "Unblock" : "Block", act: () => setBlocked(key, !key.blocked, again) },
     { label: "Revoke", danger: true, act: () => revoke(key, again) },
@@ -65,11 +75,14 @@ function Actions({ of: key, me, again }) {
 // -- pages
 
 /** The use of the fullest budget: spent, limit, and a bar. */
-export const BudgetUse = ({ of: one, label }) => (one ? html`<${Share} part=${one.used_ratio} held=${held(one)} label=${`Budget of ${label}: ${percent(one.used_ratio)} spent`}><span class="quiet small">${brief(nusd(one.spent_usd))} of ${brief(nusd(one.budget_usd))}${one.window === "credit" ? " credit" : ""}</span><//>` : null);
+export const BudgetUse = ({ of: one, label }) => (one ? html`<${Share} part=${one.used_ratio} held=${held(one)}
+  label=${`Budget of ${label}: ${percent(one.used_ratio)} spent`}>
+  <span class="quiet small">${brief(nusd(one.spent_usd))} of ${brief(nusd(one.budget_usd))}${one.window === "credit" ? " credit" : ""}</span><//>` : null);
 const held = (one) => (nusd(one.budget_usd) > 0n ? Number(nusd(one.held_usd)) / Number(nusd(one.budget_usd)) : 0);
 
 const columns = (me, again) => [
-  { label: "Name", lead: true, sort: "alias", cell: (key) => html`<a href=${to(["keys", key.token])}>${key.key_alias}</a> <span class="quiet small">${key.key_name}</span>` },
+  { label: "Name", lead: true, sort: "alias", cell: (key) => html`<a href=${to(["keys", key.token])}>${key.key_alias}
+    </a> <span class="quiet small">${key.key_name}</span>` },
   { label: "Customer", clip: true, cell: (key) => (key.organization_id === "org_default" ? "" : key.organization) },
   { label: "Project", fact: true, clip: true, cell: (key) => key.project },
   { label: "Status", fact: true, cell: (key) => html`<${Status} name=${key.status} />` },
@@ -82,14 +95,18 @@ const columns = (me, again) => [
 ];
 
 const Facts = ({ of: key, children }) => html`<section class="card"><${Pairs} of=${[
-  ["Secret", key.key_name], ["Status", html`<${Status} name=${key.status ?? stateOf(key)} />`], ["Budget used", key.budget_use && html`<${BudgetUse} of=${key.budget_use} label=${key.key_alias} />`], ["This month", key.month_usd && html`<${Money} usd=${key.month_usd} />`], ["Spend, all time", html`<${Money} usd=${key.spend_usd} />`],
+  ["Secret", key.key_name], ["Status", html`<${Status} name=${key.status ?? stateOf(key)} />`],
+    ["Budget used", key.budget_use && html`<${BudgetUse} of=${key.budget_use} label=${key.key_alias} />`],
+    ["This month", key.month_usd && html`<${Money} usd=${key.month_usd} />`], ["Spend, all time", html`<${Money} usd=${key.spend_usd} />`],
   ["Credit", takesCredit(key) && html`<${Money} usd=${key.credit_usd} />`], ["Limits", limitTexts(key).length ? html`<${Limits} of=${key} />` : "none"],
-  ["Created", html`<${Time} at=${key.created_at} dateOnly />`], ["Expires", key.expires ? html`<${Time} at=${key.expires} dateOnly />` : "never"], ["Tags", key.tags.join(", ")],
+  ["Created", html`<${Time} at=${key.created_at} dateOnly />`], ["Expires", key.expires ? html`<${Time} at=${key.expires} dateOnly />` : "never"],
+    ["Tags", key.tags.join(", ")],
 ]} />${children}</section>`;
 
 function Own() {
   const data = useData((signal) => ask("key/info", { signal }), []);
-  return html`<${Loaded} of=${data}>${({ info: key }) => html`<h2>${key.key_alias}</h2><${Facts} of=${key}><p class="quiet small">Only the operator can change this key.</p><//>`}<//>`;
+  return html`<${Loaded} of=${data}>${({ info: key }) => html`<h2>${key.key_alias}</h2>
+    <${Facts} of=${key}><p class="quiet small">Only the operator can change this key.</p><//>`}<//>`;
 }
 
 /** One key: its limits, its usage, its requests. */
@@ -100,7 +117,9 @@ function One({ me, id }) {
     return key;
   }, [id]);
   return html`<${Back} page="keys">Keys<//><${Loaded} of=${data}>${(key) => html`
-    <div class="headline"><div class="big">${key.key_alias}</div><div class="quiet">Key of <a href=${to(["customers", key.team_id])}>${key.project}</a></div><div class="row push"><a class="button" href=${to("requests", { key_id: key.token })}>Requests</a><a class="button" href=${to("audit", { target: key.token })}>Changes</a>
+    <div class="headline"><div class="big">${key.key_alias}</div><div class="quiet">Key of <a href=${to(["customers", key.team_id])}>${key.project}</a></div>
+      <div class="row push"><a class="button" href=${to("requests", { key_id: key.token })}>Requests</a>
+      <a class="button" href=${to("audit", { target: key.token })}>Changes</a>
       ${me.may !== "read" && !key.revoked && html`<${Actions} of=${key} me=${me} again=${data.again} />`}</div></div>
     <${Facts} of=${key} /><h2 class="apart">Usage</h2><${Usage} me=${me} fixed=${{ key_id: key.token }} />`}<//>`;
 }
@@ -112,19 +131,26 @@ function All({ me }) {
   const wanted = { q, project_id, organization_id, status, sort, order, page, size: PAGE };
   const data = useData((signal) => ask("key/list", { query: wanted, signal }), [JSON.stringify(wanted)], { keep: `keys ${JSON.stringify(wanted)}` });
   const accounts = useData(everyAccount, []);
-  const nameOf = (kind) => Object.fromEntries((accounts.data ?? []).filter((one) => one.kind === kind).map((one) => [one.id, kind === "project" ? projectName(one, accounts.data) : one.name]));
+  const nameOf = (kind) => Object.fromEntries((accounts.data ?? []).filter((one) => one.kind === kind).map((one) => [one.id, kind === "project"
+    ? projectName(one, accounts.data) : one.name]));
   const set = (changes) => go(withQuery({ page: null, ...changes }));
   const made = (key) => (data.again(), secretOf(key, () => null));
-  const create = html`<button type="button" class="main push" onClick=${() => openDialog(html`<${KeyForm} projects=${nameOf("project")} done=${made} />`)}>New key</button>`;
-  const order_ = { by: sort ?? "created", falling: (order ?? (sort === "alias" ? "asc" : "desc")) === "desc", set: (name, falling) => set({ sort: name, order: falling ? "desc" : "asc" }) };
+  const create = html`<button type="button" class="main push" onClick=${() => openDialog(html`<${KeyForm} projects=${nameOf("project")} done=${made}
+    />`)}>New key</button>`;
+  const order_ = { by: sort ?? "created", falling: (order ?? (sort === "alias" ? "asc" : "desc")) === "desc",
+    set: (name, falling) => set({ sort: name, order: falling ? "desc" : "asc" }) };
   const isFiltered = q || project_id || organization_id || status;
-  return html`<${Filters} fields=${{ q: { label: "Search", hint: "Name, id, project or customer" }, customer: { label: "Customer", options: nameOf("organization") }, project: { label: "Project", options: nameOf("project") }, status: { label: "Status", options: STATUSES } }} values=${query} set=${set}>
+  return html`<${Filters} fields=${{ q: { label: "Search", hint: "Name, id, project or customer" },
+    customer: { label: "Customer", options: nameOf("organization") }, project: { label: "Project", options: nameOf("project") },
+    status: { label: "Status", options: STATUSES } }} values=${query} set=${set}>
     ${me.may !== "read" && create}<//>
     <${Loaded} of=${data}>${({ keys, total_count: total, total_pages: pages, current_page: at }) => (keys.length
-    ? html`<${Table} caption=${many(total, "key")} columns=${columns(me, data.again)} rows=${keys} keyOf=${(key) => key.token} sort=${order_} open=${(key) => to(["keys", key.token])} />
+    ? html`<${Table} caption=${many(total, "key")} columns=${columns(me, data.again)} rows=${keys} keyOf=${(key) => key.token} sort=${order_}
+      open=${(key) => to(["keys", key.token])} />
       <${Pages} page=${at} pages=${pages} total=${total} word="keys" set=${(next) => go(withQuery({ page: next }))} />`
     : isFiltered ? html`<${Empty} title="No match."><a href=${to("keys")}>Show all keys</a>.<//>`
-      : html`<${Empty} title="No keys yet.">Create a key. In your client, use its secret as the API key and the address of this proxy as the base URL.<//>`)}<//>`;
+      : html`<${Empty} title="No keys yet.">Create a key. In your client, use its secret as the API key and the address of this proxy as the base URL.<//>`)}
+        <//>`;
 }
 
 export const Page = ({ me }) => (me.role === "key" ? html`<${Own} />` : html`<${All} me=${me} />`);

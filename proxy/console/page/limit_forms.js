@@ -5,7 +5,8 @@ import { Form } from "./form.js";
 import { brief, count, exact, nusd, shortDay } from "./formatting.js";
 import { html, Money, openDialog } from "./ui.js";
 
-const WINDOWS = { "": "no reset", "1d": "1 day", "7d": "7 days", "30d": "30 days", calendar_hour: "calendar hour", calendar_day: "calendar day", calendar_week: "calendar week", calendar_month: "calendar month" };
+const WINDOWS = { "": "no reset", "1d": "1 day", "7d": "7 days", "30d": "30 days", calendar_hour: "calendar hour", calendar_day: "calendar day",
+  calendar_week: "calendar week", calendar_month: "calendar month" };
 const PER = { "1d": "day", "7d": "7 days", "30d": "30 days", calendar_hour: "hour", calendar_day: "day", calendar_week: "week", calendar_month: "month" };
 export const KINDS = { organization: "customer", project: "project" };
 const LIFETIMES = { "30d": "in 30 days", "90d": "in 90 days", "365d": "in one year", never: "never" };
@@ -20,20 +21,26 @@ export const same = (text) => text.trim();
 
 /** Limits of keys, accounts and rules. The API returns no period without a budget, so a new budget always sends its period. */
 export const BOUNDS = {
-  max_budget: { label: "Budget, USD", hint: "empty: no limit", type: "number", step: "any", min: 0, with: "budget_duration", from: (one) => one.max_budget ?? "", to: number },
+  max_budget: { label: "Budget, USD", hint: "empty: no limit", type: "number", step: "any", min: 0, with: "budget_duration",
+    from: (one) => one.max_budget ?? "", to: number },
   budget_duration: { label: "Budget period", options: WINDOWS, from: (one) => one.budget_duration ?? "", to: (text) => text || null },
-  time_zone: { more: true, label: "Time zone of calendar periods", hint: "a name such as Europe/Berlin; empty: UTC", with: "budget_duration", from: (one) => one.time_zone ?? "", to: (text) => same(text) || null },
+  time_zone: { more: true, label: "Time zone of calendar periods", hint: "a name such as Europe/Berlin; empty: UTC", with: "budget_duration",
+    from: (one) => one.time_zone ?? "", to: (text) => same(text) || null },
   rpm_limit: { more: true, label: "Requests per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.rpm_limit ?? "", to: number },
   tpm_limit: { more: true, label: "Tokens per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.tpm_limit ?? "", to: number },
-  max_parallel_requests: { more: true, label: "Parallel requests", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.max_parallel_requests ?? "", to: number },
+  max_parallel_requests: { more: true, label: "Parallel requests", hint: "empty: no limit", type: "number", min: 1,
+    from: (one) => one.max_parallel_requests ?? "", to: number },
 };
 /** Of keys and accounts only. */
 const LIMITS = {
   ...BOUNDS,
-  prepaid: { more: true, label: "Billing", hint: "prepaid: spend is limited to the credit added with “Top up”", options: PREPAID, from: (one) => one.prepaid, to: (text) => text === "true" },
-  cost_in_answers: { more: true, label: "Return cost in responses", hint: "in the usage of each response", options: COSTS, from: (one) => one.cost_in_answers, to: (text) => text === "true" },
+  prepaid: { more: true, label: "Billing", hint: "prepaid: spend is limited to the credit added with “Top up”", options: PREPAID, from: (one) => one.prepaid,
+    to: (text) => text === "true" },
+  cost_in_answers: { more: true, label: "Return cost in responses", hint: "in the usage of each response", options: COSTS, from: (one) => one.cost_in_answers,
+    to: (text) => text === "true" },
 };
-const NONE = { max_budget: null, budget_duration: "30d", time_zone: null, prepaid: false, cost_in_answers: false, rpm_limit: null, tpm_limit: null, max_parallel_requests: null };
+const NONE = { max_budget: null, budget_duration: "30d", time_zone: null, prepaid: false, cost_in_answers: false, rpm_limit: null, tpm_limit: null,
+  max_parallel_requests: null };
 
 const keyFields = (key, projects) => ({
   key_alias: { label: "Name", hint: "shown in lists and on statements", required: true, from: (one) => one.key_alias, to: same },
@@ -42,7 +49,8 @@ const keyFields = (key, projects) => ({
   ...LIMITS,
   duration: { more: true, label: "Expires", options: key ? { "": "unchanged", ...LIFETIMES } : LIFETIMES, from: () => (key ? "" : "90d"), to: same },
   on_exhausted: { more: true, label: "If the budget ends during a stream", options: ENDS, from: (one) => one.on_exhausted, to: same },
-  on_store_outage: { more: true, label: "If budgets cannot be checked", options: ON_OUTAGE, from: (one) => one.on_store_outage ?? "", to: (text) => text || null },
+  on_store_outage: { more: true, label: "If budgets cannot be checked", options: ON_OUTAGE, from: (one) => one.on_store_outage ?? "",
+    to: (text) => text || null },
   tags: { more: true, label: "Tags", hint: "separated by commas", from: (one) => one.tags.join(", "), to: list },
 });
 const NEW_KEY = { key_alias: "", team_id: "proj_default", models: [], ...NONE, on_exhausted: "finish", on_store_outage: null, tags: [] };
@@ -56,7 +64,8 @@ export const KeyForm = ({ one: key, projects = {}, done }) => Form({
 
 /** `one` null: a new account of this kind; a project belongs to one of `organizations` (id → name). */
 export function AccountForm({ one: account, kind, organizations = {}, done }) {
-  const above = { organization: { label: "Customer", hint: "cannot be changed later", options: organizations, from: () => Object.keys(organizations)[0], to: same } };
+  const above = { organization: { label: "Customer", hint: "cannot be changed later", options: organizations, from: () => Object.keys(organizations)[0],
+    to: same } };
   return Form({
     title: account ? `Edit ${account.name}` : `New ${KINDS[kind]}`, label: account ? "Save" : `Create ${KINDS[kind]}`,
     fields: {
@@ -114,7 +123,8 @@ export const topUp = (name, one, named, done) => openDialog(html`<${CreditForm} 
 export const takesCredit = (one) => one.prepaid || nusd(one.credit_usd) !== 0n;
 
 /** `$0.15 / day`. */
-export const budgetText = (one) => (one.max_budget === null ? "" : `${exact(nusd(one.max_budget_usd))}${one.budget_duration ? ` / ${PER[one.budget_duration] ?? one.budget_duration}` : ", no reset"}${one.time_zone ? ` (${one.time_zone})` : ""}`);
+export const budgetText = (one) => (one.max_budget === null ? "" : `${exact(nusd(one.max_budget_usd))}${one.budget_duration
+  ? ` / ${PER[one.budget_duration] ?? one.budget_duration}` : ", no reset"}${one.time_zone ? ` (${one.time_zone})` : ""}`);
 
 /** The limits as short texts. */
 export const limitTexts = (one) => [

@@ -15,21 +15,27 @@ const eachOf = (name) => EACH[name] ?? `each value of ${name.replace(":", " ")}`
 const yes = (text) => text === "true";
 
 /** A limit keeps the quotas that it was made with; their amounts may change. */
-const quotaFields = (limit) => Object.fromEntries(Object.entries(QUOTAS).filter(([name]) => !limit || name in limit.quotas).map(([name, words]) => [`quota_${name}`, { more: true, label: `${words} in each period`, hint: "empty: no limit", type: "number", min: 1, from: (one) => one.quotas[name] ?? "", to: number }]));
+const quotaFields = (limit) => Object.fromEntries(Object.entries(QUOTAS).filter(([name]) => !limit || name in limit.quotas).map(([name,
+  words]) => [`quota_${name}`, { more: true, label: `${words} in each period`, hint: "empty: no limit", type: "number", min: 1,
+  from: (one) => one.quotas[name] ?? "", to: number }]));
 
 const fields = (limit) => ({
   name: { label: "Name", required: true, hint: "shown in refusals and in alerts", from: (one) => one.name, to: same },
   ...(limit ? {} : {
-    split_by: { label: "For each", hint: "end_user, session, run or tag:NAME; several with commas; empty: all requests together", from: () => "end_user", to: list },
-    account: { label: "Of the customer or project", hint: "name or id; empty: all", from: () => "", to: same }, key: { label: "Of the key", hint: "name or id; empty: all", from: () => "", to: same },
+    split_by: { label: "For each", hint: "end_user, session, run or tag:NAME; several with commas; empty: all requests together", from: () => "end_user",
+      to: list },
+    account: { label: "Of the customer or project", hint: "name or id; empty: all", from: () => "", to: same },
+      key: { label: "Of the key", hint: "name or id; empty: all", from: () => "", to: same },
   }),
   ...BOUNDS, ...quotaFields(limit),
   models: { more: true, label: "Models", hint: "separated by commas, gpt-4* for a beginning; empty: all", from: (one) => one.models.join(", "), to: list },
-  fallback_model: { more: true, label: "Fallback model", hint: "answers instead of a rejection", from: (one) => one.fallback_model ?? "", to: (text) => same(text) || null },
+  fallback_model: { more: true, label: "Fallback model", hint: "answers instead of a rejection", from: (one) => one.fallback_model ?? "",
+    to: (text) => same(text) || null },
   required: { more: true, label: "Reject requests without these values", options: NO, from: (one) => one.required, to: yes },
   alert_only: { more: true, label: "Alerts only", hint: "the budget rejects no request", options: NO, from: (one) => one.alert_only, to: yes },
 });
-const NEW = { name: "", quotas: {}, models: [], required: false, alert_only: false, max_budget: null, budget_duration: "30d", time_zone: null, rpm_limit: null, tpm_limit: null, max_parallel_requests: null };
+const NEW = { name: "", quotas: {}, models: [], required: false, alert_only: false, max_budget: null, budget_duration: "30d", time_zone: null, rpm_limit: null,
+  tpm_limit: null, max_parallel_requests: null };
 
 /** The fields `quota_NAME` → one field `quotas`, with the unchanged ones of `limit`. */
 function withQuotas(body, limit) {
@@ -46,7 +52,9 @@ const LimitForm = ({ one: limit, done }) => Form({
 });
 
 function remove(limit, again) {
-  openDialog(html`<${Confirm} title=${`Delete ${limit.name}?`} label="Delete" act=${async () => { await post("limit/delete", { limit: limit.id }); toast(`${limit.name} is deleted.`); again(); }}>It no longer limits new requests.<//>`);
+  openDialog(html`<${Confirm} title=${`Delete ${limit.name}?`} label="Delete"
+    act=${async () => { await post("limit/delete",
+    { limit: limit.id }); toast(`${limit.name} is deleted.`); again(); }}>It no longer limits new requests.<//>`);
 }
 
 function Owner({ of: one, names }) {
@@ -54,7 +62,8 @@ function Owner({ of: one, names }) {
   return html`<a href=${to([one.scope_id.startsWith("key") ? "keys" : "customers", one.scope_id])}>${names.get(one.scope_id) ?? one.scope_id}</a>`;
 }
 
-const texts = (one) => [...limitTexts(one).filter((text) => !text.startsWith("only ")), ...Object.entries(one.quotas).map(([name, most]) => `${count(most)} ${plain(name)} in each period`)];
+const texts = (one) => [...limitTexts(one).filter((text) => !text.startsWith("only ")),
+  ...Object.entries(one.quotas).map(([name, most]) => `${count(most)} ${plain(name)} in each period`)];
 
 const columns = (me, names, again) => [
   { label: "Name", lead: true, cell: (one) => one.name },
@@ -64,7 +73,8 @@ const columns = (me, names, again) => [
   { label: "Limits", fact: true, cell: (one) => html`<div class="limits">${texts(one).map((text) => html`<div key=${text}>${text}</div>`)}</div>` },
   { label: "If reached", cell: (one) => (one.alert_only ? "alert only" : one.fallback_model ? `answered by ${one.fallback_model}` : "rejected") },
   { label: "Actions", menu: true, hidden: me.may === "read", cell: (one) => html`<${Menu} label=${`Actions for ${one.name}`} of=${[
-    { label: "Edit", act: () => openDialog(html`<${LimitForm} one=${one} done=${() => (toast(`${one.name} is changed.`), again())} />`) }, { label: "Delete", danger: true, act: () => remove(one, again) }]} />` },
+    { label: "Edit", act: () => openDialog(html`<${LimitForm} one=${one} done=${() => (toast(`${one.name} is changed.`), again())} />`) },
+      { label: "Delete", danger: true, act: () => remove(one, again) }]} />` },
 ];
 
 export function RuleLimits({ me }) {

@@ -21,8 +21,11 @@ const COVERAGE = {
   unknown: "Streams of other machines cannot be shown: the queue does not answer. They are in the ledger after they end.",
 };
 
-const Node = ({ of }) => (of.node === null ? "this machine" : html`<span title=${`proxy ${of.node}`}>${of.node.slice(0, 8)}</span> ${of.heartbeat_age_s > SILENT_S
-  ? html`<span class="status small" title="This proxy has sent no heartbeat for this time. If it has crashed, its streams are settled from their last recorded progress."><span class="dot careful" aria-hidden="true" />no heartbeat for ${span(of.heartbeat_age_s * 1000)}</span>`
+const Node = ({ of }) => (of.node === null ? "this machine" : html`<span title=${`proxy ${of.node}`}>${of.node.slice(0, 8)}
+  </span> ${of.heartbeat_age_s > SILENT_S
+  ? html`<span class="status small"
+    title="This proxy has sent no heartbeat for this time. If it has crashed, its streams are settled from their last recorded progress.">
+    <span class="dot careful" aria-hidden="true" />no heartbeat for ${span(of.heartbeat_age_s * 1000)}</span>`
   : html`<span class="quiet small">updated a few seconds ago</span>`}`);
 
 const columns = (me, alone) => [
@@ -70,28 +73,37 @@ function useStreams() {
   return state;
 }
 
-const where = (seen) => (seen.remote_nodes ? `on this machine and ${many(seen.remote_nodes, "other proxy", "other proxies")}` : seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine");
+const where = (seen) => (seen.remote_nodes ? `on this machine and ${many(seen.remote_nodes, "other proxy", "other proxies")}` : seen.processes > 1
+  ? `in ${many(seen.processes, "process", "processes")}` : "on this machine");
 
 function Board({ me, seen, rows, ended }) {
   const more = seen.running - seen.data.length;
   return html`${COVERAGE[seen.remote_coverage] && html`<p class="notice small">${COVERAGE[seen.remote_coverage]}</p>`}
-    <div class="tiles"><${Tile} label="Running" more=${where(seen)}>${count(seen.running)}<//><${Tile} label="Output tokens so far">${count(seen.completion_tokens)}<//>
+    <div class="tiles"><${Tile} label="Running" more=${where(seen)}>${count(seen.running)}<//>
+      <${Tile} label="Output tokens so far">${count(seen.completion_tokens)}<//>
     <${Tile} label="Accrued charge" more=${seen.unpriced > 0 && `${count(seen.unpriced)} without a price`}><${Money} usd=${seen.charge_usd} /><//></div>
-    ${rows.length ? html`<${Table} caption=${more > 0 ? `The newest ${count(seen.data.length)} of ${count(seen.running)} streams` : "Running streams"} columns=${columns(me, seen.remote_coverage === "none")} rows=${rows} open=${(one) => to(["requests", one.id])} />`
-      : html`<${Empty} title="No running streams.">A request appears here when it is sent to its provider. Ended requests are under <a href=${to("requests")}>Requests</a>.<//>`}
-    ${ended.length > 0 && html`<section><h2>Recently finished</h2><ul class="plain-list">${ended.map((one) => html`<li key=${one.id}><a href=${to(["requests", one.id])}>${one.model}</a> · ${one.key_alias} · <${Time} at=${one.started_at} /></li>`)}</ul></section>`}`;
+    ${rows.length ? html`<${Table} caption=${more > 0 ? `The newest ${count(seen.data.length)} of ${count(seen.running)} streams` : "Running streams"}
+      columns=${columns(me, seen.remote_coverage === "none")} rows=${rows} open=${(one) => to(["requests", one.id])} />`
+      : html`<${Empty} title="No running streams.">A request appears here when it is sent to its provider. Ended requests are under <a
+        href=${to("requests")}>Requests</a>.<//>`}
+    ${ended.length > 0 && html`<section><h2>Recently finished</h2>
+      <ul class="plain-list">${ended.map((one) => html`<li key=${one.id}><a href=${to(["requests", one.id])}>${one.model}
+      </a> · ${one.key_alias} · <${Time} at=${one.started_at} /></li>`)}</ul></section>`}`;
 }
 
 /** Updates until the page is left. */
 export function Page({ me }) {
   const state = useStreams();
-  const lost = state.error && state.data && html`<${Failure} error=${{ message: `${state.error.message} The data below is not live any more; reconnecting.` }} />`;
+  const lost = state.error && state.data && html`<${Failure} error=${{ message: `${state.error.message} The data below is not live any more; reconnecting.` }}
+    />`;
   return html`${lost}<${Loaded} of=${{ ...state, error: state.data ? null : state.error }}>${(data) => html`<${Board} me=${me} ...${data} />`}<//>`;
 }
 
 /** The details of a running request, for its own page. */
 export const Running = ({ of }) => html`<${Pairs} of=${[
-  ["Model", of.model], ["Key", of.key_alias], ["State", STATES[of.state][0]], ["Started", html`<${Time} at=${of.started_at} />`], ["Age", span(of.age_s * 1000)],
-  ["Input tokens", count(of.prompt_tokens)], ["Output tokens so far", html`<span class="growing">${count(of.completion_tokens)}</span>`], ["Output tokens per second", of.age_s > 0 && count(Math.round(of.completion_tokens / of.age_s))],
+  ["Model", of.model], ["Key", of.key_alias], ["State", STATES[of.state][0]], ["Started", html`<${Time} at=${of.started_at} />`],
+    ["Age", span(of.age_s * 1000)],
+  ["Input tokens", count(of.prompt_tokens)], ["Output tokens so far", html`<span class="growing">${count(of.completion_tokens)}</span>`],
+    ["Output tokens per second", of.age_s > 0 && count(Math.round(of.completion_tokens / of.age_s))],
   ["Accrued charge", html`<${Money} usd=${of.charge_usd} none="no price" />`], ["Runs on", of.node === null ? null : html`<${Node} of=${of} />`],
 ]} />`;

@@ -16,7 +16,8 @@ const WIDE = "(min-width: 1121px)";
 const SOURCE_FILTER = ["reported", "estimated", "none"];
 const SORTS = ["started", "charge", "duration", "output"];
 const FILTERS = {
-  q: true, organization_id: true, project_id: true, key_id: true, model: true, provider: true, outcome: Object.keys(OUTCOMES), usage_source: SOURCE_FILTER, batch_id: true,
+  q: true, organization_id: true, project_id: true, key_id: true, model: true, provider: true, outcome: Object.keys(OUTCOMES), usage_source: SOURCE_FILTER,
+    batch_id: true,
   end_user: true, session: true, run: true, tag: (value) => value.includes("="),
 };
 export const accepts = { ...FILTERS, open: true, sort: SORTS, show: ["rejected"], status: Object.keys(STATUSES) };
@@ -26,7 +27,8 @@ const named = (table, names) => Object.fromEntries(names.map((name) => [name, ta
 /** The fields, with names for the chips. */
 function useFields(query, me) {
   const operator = me.role === "operator";
-  const found = useData(async (signal) => (operator ? { accounts: await everyAccount(), key: query.key_id && (await keyNames([query.key_id], signal)).get(query.key_id) } : {}), [query.key_id]);
+  const found = useData(async (signal) => (operator ? { accounts: await everyAccount(),
+    key: query.key_id && (await keyNames([query.key_id], signal)).get(query.key_id) } : {}), [query.key_id]);
   const { accounts = [], key } = found.data ?? {};
   const chip = (label, shown) => ({ label, chip: true, shown });
   const projects = Object.fromEntries(accounts.map((one) => [one.id, one.kind === "project" ? projectName(one, accounts) : one.name]));
@@ -34,8 +36,10 @@ function useFields(query, me) {
     q: { label: "Search", hint: "Id, response id, key or model" },
     outcome: { label: "Status", options: named(OUTCOMES, Object.keys(OUTCOMES)) },
     usage_source: { label: "Token count", options: named(SOURCES, SOURCE_FILTER) },
-    ...(operator ? { organization_id: { label: "Customer", options: Object.fromEntries(accounts.filter((one) => one.kind === "organization").map((one) => [one.id, one.name])) } } : {}),
-    project_id: chip("Project", projects[query.project_id]), key_id: chip("Key", key), model: chip("Model"), provider: chip("Provider"), batch_id: chip("Batch"),
+    ...(operator ? { organization_id: { label: "Customer",
+      options: Object.fromEntries(accounts.filter((one) => one.kind === "organization").map((one) => [one.id, one.name])) } } : {}),
+    project_id: chip("Project", projects[query.project_id]), key_id: chip("Key", key), model: chip("Model"), provider: chip("Provider"),
+      batch_id: chip("Batch"),
     end_user: chip("End user"), session: chip("Session"), run: chip("Run"), tag: chip("Tag"),
   };
 }
@@ -60,7 +64,8 @@ const counted = (row, name) => (sumOf(row, name).length ? count(sumOf(row, name)
 const charged = (row, name) => (sumOf(row, name).length ? sumOf(row, name).reduce((sum, usd) => sum + nusd(usd), 0n) : null);
 const linkOf = (row) => (row.lines ? withQuery({ batch_id: row.batch_id, sort: null }) : to(["requests", row.id]));
 const linesOf = (row) => row.lines.filter((one) => !one.is_batch).length;
-const notes = (one) => [one.usage_source === "estimated" && ["estimated", SOURCES.estimated[1]], one.adjustments > 0 && ["corrected", many(one.adjustments, "correction")]].filter(Boolean);
+const notes = (one) => [one.usage_source === "estimated" && ["estimated", SOURCES.estimated[1]],
+  one.adjustments > 0 && ["corrected", many(one.adjustments, "correction")]].filter(Boolean);
 
 const StatusCell = ({ of: row }) => (row.lines ? html`Batch <span class="quiet small">${many(linesOf(row), "request")} shown</span>`
   : html`<${Status} table=${OUTCOMES} name=${row.outcome} />${notes(row).map(([word, why]) => html` <span class="quiet small" title=${why}>${word}</span>`)}`);
@@ -74,16 +79,22 @@ const columns = (me) => [
   { label: "Input", number: true, cell: (row) => counted(row, "prompt_tokens") },
   { label: "Output", number: true, sort: "output", cell: (row) => counted(row, "completion_tokens") },
   { label: "Duration", number: true, fact: true, sort: "duration", cell: (row) => (row.lines ? "" : span(row.duration_ms)) },
-  { label: "Charge", sort: "charge", usd: (row) => charged(row, "charge_usd"), none: () => "no price", why: () => "This model has no price. The request was not charged." },
-  { label: "Margin", usd: (row) => charged(row, "margin_usd"), why: () => "The provider's cost is unknown, or the model has no price.", hidden: me.role === "key" },
+  { label: "Charge", sort: "charge", usd: (row) => charged(row, "charge_usd"), none: () => "no price",
+    why: () => "This model has no price. The request was not charged." },
+  { label: "Margin", usd: (row) => charged(row, "margin_usd"), why: () => "The provider's cost is unknown, or the model has no price.",
+    hidden: me.role === "key" },
 ];
 
 /** Why there are no rows, and what to do. */
 function Nothing({ older, query, days, searchesAll }) {
   const when = searchesAll ? "" : ` in ${many(days, "day")}`;
-  if (older.after) return html`<${Empty} title=${`No match among the newest requests${when}.`}>Older requests have not been searched yet: “Show older” goes on.<//>`;
-  if (!Object.keys(FILTERS).some((name) => query[name])) return html`<${Empty} title="No requests in this period.">A request appears here about a second after it ends. Running requests are under <a href=${to("live")}>Live</a>.<//>`;
-  return html`<${Empty} title=${`No match${when}.`}>${!searchesAll && query.period !== "90d" && html`<a href=${withQuery({ period: "90d", from: null, to: null })}>Search 90 days</a>, or `}<a href=${to("requests")}>remove the filters</a>${query.q && html`, or <a href=${to("requests", { q: query.q, show: "rejected" })}>search the rejected requests</a>`}.<//>`;
+  if (older.after) return html`<${Empty}
+    title=${`No match among the newest requests${when}.`}>Older requests have not been searched yet: “Show older” goes on.<//>`;
+  if (!Object.keys(FILTERS).some((name) => query[name])) return html`<${Empty}
+    title="No requests in this period.">A request appears here about a second after it ends. Running requests are under <a href=${to("live")}>Live</a>.<//>`;
+  return html`<${Empty} title=${`No match${when}.`}>${!searchesAll && query.period !== "90d" && html`<a
+    href=${withQuery({ period: "90d", from: null, to: null })}>Search 90 days</a>, or `}<a href=${to("requests")}>remove the filters</a>
+    ${query.q && html`, or <a href=${to("requests", { q: query.q, show: "rejected" })}>search the rejected requests</a>`}.<//>`;
 }
 
 export function Page({ me }) {
@@ -108,11 +119,14 @@ function Settled({ me }) {
     const next = rows[rows.findIndex((row) => row.id === query.open) + step];
     if (next && !next.lines) show(next.id);
   };
-  const caption = `${{ started: "Newest first", charge: "Highest charge first", duration: "Longest first", output: "Most output tokens first" }[sort]}${searchesAll ? ", all time" : ""}`;
+  const caption = `${{ started: "Newest first", charge: "Highest charge first", duration: "Longest first",
+    output: "Most output tokens first" }[sort]}${searchesAll ? ", all time" : ""}`;
   return html`<${Filters} fields=${useFields(query, me)} values=${query} set=${(changes) => go(withQuery(changes))} />
     <${Loaded} of=${older}>${(found) => {
     const rows = query.batch_id ? found : grouped(found);
-    return html`${rows.length ? html`<${Table} caption=${caption} columns=${columns(me)} rows=${rows} open=${linkOf} visit=${visit} chosen=${(row) => row.id === query.open} sort=${order} />` : html`<${Nothing} older=${older} query=${query} days=${days} searchesAll=${searchesAll} />`}
-      <${Older} of=${older} word="request" />${query.open && html`<${Panel} me=${me} id=${query.open} move=${(step) => move(rows, step)} close=${() => show(null)} />`}`;
+    return html`${rows.length ? html`<${Table} caption=${caption} columns=${columns(me)} rows=${rows} open=${linkOf} visit=${visit}
+      chosen=${(row) => row.id === query.open} sort=${order} />` : html`<${Nothing} older=${older} query=${query} days=${days} searchesAll=${searchesAll} />`}
+      <${Older} of=${older} word="request" />${query.open && html`<${Panel} me=${me} id=${query.open} move=${(step) => move(rows, step)}
+        close=${() => show(null)} />`}`;
   }}<//>`;
 }

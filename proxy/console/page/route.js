@@ -119,5 +119,6 @@ export function period() {
   const [first, end] = dates(name, dateIn(new Date(), zone()), query);
   const days = daysBetween(first, end);
   const before = first.endsWith("-01") && end.endsWith("-01") && days <= 31 ? monthOf(plusDays(first, -1)) : plusDays(first, -days);
-  return { name, first, last: plusDays(end, -1), end, days, start_time: startOf(first, zone()), end_time: startOf(end, zone()), before: { first: before, last: plusDays(first, -1), end: first } };
+  return { name, first, last: plusDays(end, -1), end, days, start_time: startOf(first, zone()), end_time: startOf(end, zone()),
+    before: { first: before, last: plusDays(first, -1), end: first } };
 }

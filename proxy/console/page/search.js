@@ -17,7 +17,8 @@ async function found(text, pages, me, signal) {
   if (UUID.test(text)) places.unshift(["Request", text, to(["requests", text.toLowerCase()])]);
   if (me.role === "operator") {
     const [accounts, { keys }] = await Promise.all([everyAccount(), ask("key/list", { query: { q: text.slice(0, 128), size: SHOWN_MAX }, signal })]);
-    places.push(...accounts.filter((one) => has(one.name, text) || one.id === text).map((one) => [one.kind === "project" ? "Project" : "Customer", one.name, to(["customers", one.id])]));
+    places.push(...accounts.filter((one) => has(one.name, text) || one.id === text).map((one) => [one.kind === "project" ? "Project" : "Customer", one.name,
+      to(["customers", one.id])]));
     places.push(...keys.map((key) => ["Key", key.key_alias, to(["keys", key.token])]));
   }
   places.push(["Requests", `with “${text}”: id, response id, key or model`, to("requests", { q: text })]);
@@ -32,7 +33,8 @@ export function Search({ me, pages }) {
   const [at, setAt] = useState(0);
   useEffect(() => {
     const stop = new AbortController();
-    const timer = setTimeout(() => found(text.trim(), pages, me, stop.signal).then((all) => (setPlaces(all.slice(0, 2 * SHOWN_MAX)), setAt(0)), () => null), text ? WAIT_MS : 0);
+    const timer = setTimeout(() => found(text.trim(), pages, me, stop.signal).then((all) => (setPlaces(all.slice(0, 2 * SHOWN_MAX)), setAt(0)), () => null),
+      text ? WAIT_MS : 0);
     return () => (stop.abort(), clearTimeout(timer));
   }, [text]);
   const open = (place) => place && (closeDialog(), go(place[2]));
@@ -42,8 +44,10 @@ export function Search({ me, pages }) {
     if (step) setAt((at + step + places.length) % places.length);
     if (event.key === "Enter") open(places[at]);
   };
-  return html`<${Dialog} title="Search"><input type="search" role="combobox" aria-label="Search" aria-expanded="true" aria-controls="places" aria-activedescendant=${places.length ? `place-${at}` : null} autocomplete="off" spellcheck="false"
+  return html`<${Dialog} title="Search"><input type="search" role="combobox" aria-label="Search" aria-expanded="true" aria-controls="places"
+    aria-activedescendant=${places.length ? `place-${at}` : null} autocomplete="off" spellcheck="false"
       placeholder="Page, customer, key, model, or a request's id" value=${text} onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${key} />
-    <ul id="places" role="listbox" aria-label="Results">${places.map((place, number) => html`<li key=${place[2]} id=${`place-${number}`} role="option" aria-selected=${String(number === at)} onClick=${() => open(place)}>
+    <ul id="places" role="listbox" aria-label="Results">${places.map((place,
+      number) => html`<li key=${place[2]} id=${`place-${number}`} role="option" aria-selected=${String(number === at)} onClick=${() => open(place)}>
       <span class="quiet small">${place[0]}</span> ${place[1]}</li>`)}</ul><//>`;
 }

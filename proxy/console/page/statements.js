@@ -11,11 +11,13 @@ const KINDS = { organization: "Customers", project: "Projects" };
 export const accepts = { month: (value) => MONTH.test(value), kind: Object.keys(KINDS), q: true, page: (value) => /^[1-9]\d{0,4}$/.test(value) };
 
 const PAGE = 50;
-const STATES = { open: ["Open", "The month has not ended"], provisional: ["Not closed", "The month has ended; its statements may change until it is closed"], final: ["Final", "The month is closed: its statements never change"] };
+const STATES = { open: ["Open", "The month has not ended"], provisional: ["Not closed", "The month has ended; its statements may change until it is closed"],
+  final: ["Final", "The month is closed: its statements never change"] };
 const FILES = { pdf: "PDF", csv: "CSV", json: "JSON" };
 
 const nameOf = (month) => new Intl.DateTimeFormat("en-GB", { month: "long", year: "numeric", timeZone: "UTC" }).format(new Date(`${month}-01T00:00:00Z`));
-const State = ({ name }) => html`<span class="status" title=${STATES[name][1]}>${name === "provisional" && html`<span class="dot careful" aria-hidden="true" />`}${STATES[name][0]}</span>`;
+const State = ({ name }) => html`<span class="status" title=${STATES[name][1]}>
+  ${name === "provisional" && html`<span class="dot careful" aria-hidden="true" />`}${STATES[name][0]}</span>`;
 
 const path = (id, month, format) => [`v1/statements/${encodeURIComponent(id)}`, { month, format }];
 const download = (id, month, format) => save(...path(id, month, format), `statement-${month}-${id}.${format}`).catch((error) => toast(error.message));
@@ -29,7 +31,9 @@ const columns = (month) => [
   { label: "Amount due", fact: true, usd: (one) => one.amount_due_usd, places: 2, why: () => "Known when the month is closed" },
   { label: "Number", fact: true, cell: (one) => one.short_number ?? "" },
   { label: "Due on", cell: (one) => (one.due_on ? date(Date.parse(one.due_on), "UTC") : "") },
-  { label: "Actions", menu: true, cell: (one) => html`<${Menu} label=${`Statement of ${one.name}`} of=${[{ label: "Open", href: pageOf(one.scope_id, month) }, ...Object.entries(FILES).map(([format, words]) => ({ label: `Download ${words}`, act: () => download(one.scope_id, month, format) })), { label: "Usage of the month", act: () => go(usageOf(one, month)) }]} />` },
+  { label: "Actions", menu: true, cell: (one) => html`<${Menu} label=${`Statement of ${one.name}`}
+    of=${[{ label: "Open", href: pageOf(one.scope_id, month) }, ...Object.entries(FILES).map(([format, words]) => ({ label: `Download ${words}`,
+    act: () => download(one.scope_id, month, format) })), { label: "Usage of the month", act: () => go(usageOf(one, month)) }]} />` },
 ];
 
 /** The usage that a statement bills, by booking date. */
@@ -45,9 +49,14 @@ function All() {
   const data = useData((signal) => ask("v1/statements", { query: wanted, signal }), [JSON.stringify(wanted)], { keep: `statements ${JSON.stringify(wanted)}` });
   const months = Object.fromEntries((data.data?.months ?? []).map((one) => [one.month, `${nameOf(one.month)}, ${STATES[one.state][0].toLowerCase()}`]));
   const set = (changes) => go(withQuery({ page: null, ...changes }));
-  return html`<${Filters} fields=${{ month: { label: "Month", options: months, required: true }, kind: { label: "Of", options: KINDS, required: true }, q: { label: "Search", hint: "Search by name" } }} values=${{ kind: "organization", month: data.data?.month, ...query }} set=${set} />
-    <${Loaded} of=${data}>${(found) => html`${found.state === "provisional" && html`<p class="notice">${nameOf(found.month)} is not closed. Reconcile it, then close it: <code>tokenweir periods close ${found.month}</code>. Its statements are final then.</p>`}
-      ${found.data.length ? html`<${Table} caption=${`${nameOf(found.month)} (UTC), ${many(found.total_count, "statement")}`} columns=${columns(found.month)} rows=${found.data} keyOf=${(one) => one.scope_id} /><${Pages} page=${found.current_page} pages=${found.total_pages} total=${found.total_count} word="statements" set=${(next) => go(withQuery({ page: next }))} />`
+  return html`<${Filters} fields=${{ month: { label: "Month", options: months, required: true }, kind: { label: "Of", options: KINDS, required: true },
+    q: { label: "Search", hint: "Search by name" } }} values=${{ kind: "organization", month: data.data?.month, ...query }} set=${set} />
+    <${Loaded} of=${data}>${(found) => html`${found.state === "provisional" && html`<p class="notice">
+      ${nameOf(found.month)} is not closed. Reconcile it, then close it: <code>tokenweir periods close ${found.month}
+      </code>. Its statements are final then.</p>`}
+      ${found.data.length ? html`<${Table} caption=${`${nameOf(found.month)} (UTC), ${many(found.total_count, "statement")}`} columns=${columns(found.month)}
+        rows=${found.data} keyOf=${(one) => one.scope_id} /><${Pages} page=${found.current_page} pages=${found.total_pages} total=${found.total_count}
+        word="statements" set=${(next) => go(withQuery({ page: next }))} />`
     : html`<${Empty} title="No match."><a href=${to("statements")}>Show all ${count(found.total_count) === "0" ? "" : "statements"}</a>.<//>`}`}<//>`;
 }
 
@@ -58,10 +67,13 @@ function Own({ me }) {
   const now = new Date();
   const key = useData((signal) => ask("key/info", { signal }), []);
   const first = key.data?.info.created_at.slice(0, 7) ?? "";
-  const months = Array.from({ length: MONTHS }, (_, back) => new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - back, 1)).toISOString().slice(0, 7)).filter((month) => month >= first);
+  const months = Array.from({ length: MONTHS }, (_, back) => new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - back, 1)).toISOString().slice(0,
+    7)).filter((month) => month >= first);
   return html`<${Table} caption="Your statements (UTC months)" rows=${months.map((month) => ({ id: month }))} columns=${[
     { label: "Month", lead: true, cell: (one) => nameOf(one.id) },
-    { label: "Download", amount: true, cell: (one) => html`<span class="row">${Object.entries({ html: "Page", ...FILES }).map(([format, words]) => html`<button type="button" class="small" key=${format} aria-label=${`${words} of ${nameOf(one.id)}`} onClick=${() => download(me.key_id, one.id, format)}>${words}</button>`)}</span>` },
+    { label: "Download", amount: true, cell: (one) => html`<span class="row">
+      ${Object.entries({ html: "Page", ...FILES }).map(([format, words]) => html`<button type="button" class="small" key=${format}
+      aria-label=${`${words} of ${nameOf(one.id)}`} onClick=${() => download(me.key_id, one.id, format)}>${words}</button>`)}</span>` },
   ]} />`;
 }
 

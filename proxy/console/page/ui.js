@@ -15,7 +15,8 @@ export { useEffect, useLayoutEffect, useRef, useState };
 export function Money({ usd, places, none = "—", why = "Unknown", least = false, signed = false }) {
   const amount = typeof usd === "bigint" ? usd : nusd(usd);
   if (amount === null) return html`<span class="quiet" title=${why}>${none}</span>`;
-  return html`<span class="figure" title=${`${least ? "At least " : ""}${exact(amount)}`} data-exact=${exact(amount)}>${least ? "≥ " : signed && amount > 0n ? "+" : ""}${places === undefined ? brief(amount) : fixed(amount, places)}</span>`;
+  return html`<span class="figure" title=${`${least ? "At least " : ""}${exact(amount)}`} data-exact=${exact(amount)}>
+    ${least ? "≥ " : signed && amount > 0n ? "+" : ""}${places === undefined ? brief(amount) : fixed(amount, places)}</span>`;
 }
 
 /** An ISO time in the chosen zone. Null becomes a dash. */
@@ -40,24 +41,29 @@ export const Pairs = ({ of }) => html`<dl class="pairs">${of.filter(([, value]) 
   .map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
 /** A key figure with its label. */
-export const Tile = ({ label, more, href, children }) => html`<div class="tile"><div class="tile-label">${href ? html`<a href=${href}>${label}</a>` : label}</div>
+export const Tile = ({ label, more, href, children }) => html`<div class="tile"><div class="tile-label">${href ? html`<a href=${href}>${label}</a>` : label}
+  </div>
   <div class="tile-value">${children}</div>${more && html`<div class="quiet small">${more}</div>`}</div>`;
 
 /** A part of a whole, 0 to 1 or more, as a thin bar. */
 export function Bar({ part, held = 0, label }) {
   const width = (value) => ({ width: `${Math.max(0, Math.min(1, value)) * 100}%` });
   const level = !label ? "" : part >= 1 ? "full" : part >= 0.8 ? "high" : "";
-  return html`<span class=${`bar ${level}`} role=${label ? "meter" : null} aria-hidden=${label ? null : "true"} aria-label=${label} aria-valuemin=${label && 0} aria-valuemax=${label && 100}
-    aria-valuenow=${label && Math.min(100, Math.round(part * 100))}><span class="spent" style=${width(part)} /><span class="held" style=${width(Math.min(held, 1 - part))} /></span>`;
+  return html`<span class=${`bar ${level}`} role=${label ? "meter" : null} aria-hidden=${label ? null : "true"} aria-label=${label} aria-valuemin=${label && 0}
+    aria-valuemax=${label && 100}
+    aria-valuenow=${label && Math.min(100, Math.round(part * 100))}><span class="spent" style=${width(part)} />
+      <span class="held" style=${width(Math.min(held, 1 - part))} /></span>`;
 }
 
 /** A share as a bar and a number; the bars of a column begin at one place. */
-export const Share = ({ part, held, label, children }) => html`<span class="share"><${Bar} part=${part} held=${held} label=${label} /><span class="part">${percent(part)}</span>${children}</span>`;
+export const Share = ({ part, held, label, children }) => html`<span class="share"><${Bar} part=${part} held=${held} label=${label} />
+  <span class="part">${percent(part)}</span>${children}</span>`;
 
 /** Copies a text. */
 export function Copy({ text, label = "Copy" }) {
   const [done, setDone] = useState("");
-  const copy = () => navigator.clipboard.writeText(text).then(() => setDone("Copied"), () => setDone("Copy it manually"));  // allowed only over HTTPS or on localhost
+  const copy = () => navigator.clipboard.writeText(text).then(() => setDone("Copied"),
+    () => setDone("Copy it manually"));  // allowed only over HTTPS or on localhost
   return html`<button type="button" class="small" onClick=${copy}>${done || label}</button>`;
 }
 
@@ -65,7 +71,8 @@ export function Copy({ text, label = "Copy" }) {
 export function Back({ page, children }) {
   const { from } = here().entry;
   const cameFrom = from?.path.length === 1 && from.path[0] === page;
-  return html`<p><a href=${cameFrom ? from.url : to(page)} onClick=${(event) => cameFrom && !event.ctrlKey && !event.metaKey && (event.preventDefault(), history.back())}>← ${children}</a></p>`;
+  return html`<p><a href=${cameFrom ? from.url : to(page)} onClick=${(event) => cameFrom && !event.ctrlKey && !event.metaKey && (event.preventDefault(),
+    history.back())}>← ${children}</a></p>`;
 }
 
 export const Code = ({ children }) => html`<code>${children}</code>`;
@@ -75,9 +82,11 @@ export const Code = ({ children }) => html`<code>${children}</code>`;
 export const Empty = ({ title, children }) => html`<div class="empty"><p class="empty-title">${title}</p><p class="quiet">${children}</p></div>`;
 
 /** An error where the data would be, with what to do. */
-export const Failure = ({ error, again }) => html`<div class="notice bad" role="alert"><p>${error.message}</p>${again && html`<button type="button" onClick=${again}>Try again</button>`}</div>`;
+export const Failure = ({ error, again }) => html`<div class="notice bad" role="alert"><p>${error.message}</p>
+  ${again && html`<button type="button" onClick=${again}>Try again</button>`}</div>`;
 
-const Skeleton = () => html`<div class="loading" role="status"><span class="unseen">Loading</span>${[90, 70, 80, 60, 75].map((width) => html`<span style=${{ width: `${width}%` }} />`)}</div>`;
+const Skeleton = () => html`<div class="loading" role="status"><span class="unseen">Loading</span>
+  ${[90, 70, 80, 60, 75].map((width) => html`<span style=${{ width: `${width}%` }} />`)}</div>`;
 
 /** The data of `useData`, or the placeholder or error that stands for them. `children`: data → nodes. */
 export function Loaded({ of, children }) {
@@ -119,12 +128,14 @@ export function useData(load, deps, { every = 0, keep = null, once = false } = {
     run();
     return () => (stop.abort(), clearTimeout(timer));
   }, [...deps, turn]);
-  return { ...state, busy: state.of !== now, again: () => setTurn((before) => before + 1), set: (data) => (keep && kept.set(keep, data), set({ data, error: null, of: now })) };
+  return { ...state, busy: state.of !== now, again: () => setTurn((before) => before + 1),
+    set: (data) => (keep && kept.set(keep, data), set({ data, error: null, of: now })) };
 }
 
 // -- tables
 
-const cellOf = (column, row, places) => (column.usd ? html`<${Money} usd=${column.usd(row)} places=${places} why=${column.why?.(row)} none=${column.none?.(row)} least=${column.least?.(row)} signed=${column.signed} />` : column.cell(row));
+const cellOf = (column, row, places) => (column.usd ? html`<${Money} usd=${column.usd(row)} places=${places} why=${column.why?.(row)} none=${column.none?.(row)}
+  least=${column.least?.(row)} signed=${column.signed} />` : column.cell(row));
 const placesIn = (column, rows) => column.places ?? placesOf(rows.map(column.usd).map((one) => (typeof one === "bigint" ? one : nusd(one))));
 
 /**
@@ -135,7 +146,8 @@ export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, v
   const shown = columns.filter((one) => !one.hidden);
   const places = new Map(shown.filter((one) => one.usd).map((one) => [one, placesIn(one, rows)]));
   const amount = shown.find((one) => one.usd || one.amount);
-  const kind = (one) => [(one.usd || one.number) && "number", one.lead && "lead", one.fact && "fact", one === amount && "amount", !one.lead && one !== amount && !one.fact && "extra", one.menu && "menu-cell", one.clip && "clip"].filter(Boolean).join(" ");
+  const kind = (one) => [(one.usd || one.number) && "number", one.lead && "lead", one.fact && "fact", one === amount && "amount",
+    !one.lead && one !== amount && !one.fact && "extra", one.menu && "menu-cell", one.clip && "clip"].filter(Boolean).join(" ");
   const clicked = (row) => (event) => {
     if (event.target.closest("a, button, input, select, summary, [role=menu]") || String(getSelection())) return;
     if (event.ctrlKey || event.metaKey) window.open(open(row)); else visit(row);
@@ -144,10 +156,13 @@ export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, v
     ${caption && html`<caption>${caption}</caption>`}
     <thead role="rowgroup"><tr role="row">${shown.map((one) => html`<th scope="col" role="columnheader" key=${one.label} class=${kind(one)}
       aria-sort=${sort && one.sort === sort.by ? (sort.falling ? "descending" : "ascending") : null}>${one.sort && sort
-        ? html`<button type="button" class="sort" onClick=${() => sort.set(one.sort, sort.by === one.sort ? !sort.falling : true)}>${one.label}<span aria-hidden="true">${one.sort === sort.by ? (sort.falling ? " ↓" : " ↑") : ""}</span></button>`
+        ? html`<button type="button" class="sort" onClick=${() => sort.set(one.sort, sort.by === one.sort ? !sort.falling : true)}>${one.label}
+          <span aria-hidden="true">${one.sort === sort.by ? (sort.falling ? " ↓" : " ↑") : ""}</span></button>`
         : one.menu ? html`<span class="unseen">${one.label}</span>` : one.label}</th>`)}</tr></thead>
-    <tbody role="rowgroup">${rows.map((row) => html`<tr role="row" key=${keyOf(row)} class=${chosen?.(row) ? "chosen" : ""} onClick=${open && clicked(row)}>${shown.map((one) =>
-      html`<td role="cell" key=${one.label} class=${kind(one)} data-label=${one.label} title=${one.clip ? one.cell(row) : null}>${cellOf(one, row, places.get(one))}</td>`)}</tr>`)}</tbody>
+    <tbody role="rowgroup">${rows.map((row) => html`<tr role="row" key=${keyOf(row)} class=${chosen?.(row) ? "chosen" : ""} onClick=${open && clicked(row)}>
+      ${shown.map((one) =>
+      html`<td role="cell" key=${one.label} class=${kind(one)} data-label=${one.label} title=${one.clip ? one.cell(row) : null}>
+        ${cellOf(one, row, places.get(one))}</td>`)}</tr>`)}</tbody>
     ${foot && html`<tfoot role="rowgroup">${foot}</tfoot>`}
   </table>`;
 }
@@ -155,22 +170,32 @@ export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, v
 /** Fields and buttons above a table. `fields`: {name: {label, options} or {label, hint}}; a change calls `set({name: value})`. */
 export function Filters({ fields, values, set, children }) {
   const control = ([name, field]) => html`<label key=${name}><span class="unseen">${field.label}</span>${field.options
-    ? html`<select name=${name} value=${values[name] ?? ""} onChange=${(event) => set({ [name]: event.currentTarget.value || null })}>${!field.required && html`<option value="">${field.label}: all</option>`}
-        ${Object.entries(field.options).map(([value, words]) => html`<option key=${value} value=${value}>${field.required ? `${field.label}: ` : ""}${words}</option>`)}</select>`
-    : html`<input name=${name} type="search" placeholder=${field.hint ?? field.label} value=${values[name] ?? ""} maxlength="256" autocomplete="off" onChange=${(event) => set({ [name]: event.currentTarget.value.trim() || null })} />`}</label>`;
+    ? html`<select name=${name} value=${values[name] ?? ""} onChange=${(event) => set({ [name]: event.currentTarget.value || null })}>
+      ${!field.required && html`<option value="">${field.label}: all</option>`}
+        ${Object.entries(field.options).map(([value, words]) => html`<option key=${value} value=${value}>${field.required ? `${field.label}: ` : ""}${words}
+          </option>`)}</select>`
+    : html`<input name=${name} type="search" placeholder=${field.hint ?? field.label} value=${values[name] ?? ""} maxlength="256" autocomplete="off"
+      onChange=${(event) => set({ [name]: event.currentTarget.value.trim() || null })} />`}</label>`;
   const active = Object.entries(fields).filter(([name, field]) => values[name] && field.chip);
-  return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>${Object.entries(fields).filter(([, field]) => !field.chip).map(control)}${children}</form>
-    ${active.length > 0 && html`<div class="row chips">${active.map(([name, field]) => html`<button type="button" key=${name} class="chip" onClick=${() => set({ [name]: null })}><span class="unseen">Remove the filter </span>${field.label}: ${field.shown ?? values[name]} <span aria-hidden="true">×</span></button>`)}</div>`}`;
+  return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
+    ${Object.entries(fields).filter(([, field]) => !field.chip).map(control)}${children}</form>
+    ${active.length > 0 && html`<div class="row chips">${active.map(([name,
+      field]) => html`<button type="button" key=${name} class="chip" onClick=${() => set({ [name]: null })}><span class="unseen">Remove the filter </span>
+      ${field.label}: ${field.shown ?? values[name]} <span aria-hidden="true">×</span></button>`)}</div>`}`;
 }
 
 /** Buttons that show one of several views: [words, URL, is it chosen]. */
-export const Tabs = ({ label, of, children }) => html`<div class="row"><div class="tabs" role="group" aria-label=${label}>${of.map(([words, url, isChosen]) => html`<button type="button" key=${words} aria-pressed=${String(isChosen)} onClick=${() => go(url)}>${words}</button>`)}</div>${children}</div>`;
+export const Tabs = ({ label, of, children }) => html`<div class="row">
+  <div class="tabs" role="group" aria-label=${label}>${of.map(([words, url,
+  isChosen]) => html`<button type="button" key=${words} aria-pressed=${String(isChosen)} onClick=${() => go(url)}>${words}</button>`)}</div>${children}</div>`;
 
 /** Buttons for pages of 50 with the count. */
 export function Pages({ page, pages, total, word, set }) {
   if (pages <= 1) return null;
-  return html`<div class="row end" role="group" aria-label="Pages"><span class="quiet small">Page ${count(page)} of ${count(pages)}, ${count(total)} ${word}</span>
-    <button type="button" disabled=${page <= 1} onClick=${() => set(page - 1)}>Previous</button><button type="button" disabled=${page >= pages} onClick=${() => set(page + 1)}>Next</button></div>`;
+  return html`<div class="row end" role="group" aria-label="Pages"><span class="quiet small">Page ${count(page)} of ${count(pages)}, ${count(total)} ${word}
+    </span>
+    <button type="button" disabled=${page <= 1} onClick=${() => set(page - 1)}>Previous</button>
+      <button type="button" disabled=${page >= pages} onClick=${() => set(page + 1)}>Next</button></div>`;
 }
 
 // -- layers: menus, dialogs, toasts
@@ -182,7 +207,8 @@ export function Menu({ label, words, of, align = "right" }) {
   const close = (focus) => (setAt(null), focus && button.current.focus());
   const open = () => {
     const box = button.current.getBoundingClientRect();
-    setAt({ top: `${Math.min(box.bottom + 4, innerHeight - 40 * of.length)}px`, ...(align === "right" ? { right: `${document.documentElement.clientWidth - box.right}px` } : { left: `${box.left}px` }) });
+    setAt({ top: `${Math.min(box.bottom + 4, innerHeight - 40 * of.length)}px`,
+      ...(align === "right" ? { right: `${document.documentElement.clientWidth - box.right}px` } : { left: `${box.left}px` }) });
   };
   useLayoutEffect(() => {
     if (!at) return undefined;
@@ -203,9 +229,12 @@ export function Menu({ label, words, of, align = "right" }) {
   };
   const item = (one) => (one.href
     ? html`<a role="menuitem" tabindex="-1" href=${one.href} onClick=${() => setAt(null)}>${one.label}</a>`
-    : html`<button type="button" tabindex="-1" role=${one.checked === undefined ? "menuitem" : "menuitemradio"} aria-checked=${one.checked === undefined ? null : String(one.checked)} class=${one.danger ? "danger-text" : ""} onClick=${() => (close(true), one.act())}>${one.label}</button>`);
-  return html`<span class="menu"><button type="button" ref=${button} class="plain" aria-haspopup="menu" aria-expanded=${String(Boolean(at))} aria-label=${label} title=${label} onClick=${() => (at ? close() : open())}>${words ?? "⋯"}</button>
-    ${at && html`<div role="menu" ref=${list} class="menu-list" style=${at} aria-label=${label} onKeyDown=${key}>${of.filter(Boolean).map((one) => html`<div role="none" key=${one.label}>${item(one)}</div>`)}</div>`}</span>`;
+    : html`<button type="button" tabindex="-1" role=${one.checked === undefined ? "menuitem" : "menuitemradio"} aria-checked=${one.checked === undefined ? null
+      : String(one.checked)} class=${one.danger ? "danger-text" : ""} onClick=${() => (close(true), one.act())}>${one.label}</button>`);
+  return html`<span class="menu"><button type="button" ref=${button} class="plain" aria-haspopup="menu" aria-expanded=${String(Boolean(at))} aria-label=${label}
+    title=${label} onClick=${() => (at ? close() : open())}>${words ?? "⋯"}</button>
+    ${at && html`<div role="menu" ref=${list} class="menu-list" style=${at} aria-label=${label} onKeyDown=${key}>
+      ${of.filter(Boolean).map((one) => html`<div role="none" key=${one.label}>${item(one)}</div>`)}</div>`}</span>`;
 }
 
 let drawLayers = () => undefined;
@@ -233,7 +262,8 @@ export function Layers() {
   const [, again] = useState(0);
   drawLayers = () => again((before) => before + 1);
   return html`${dialog}<div class="toasts" role="status" aria-live="polite">${toasts.map((one) => html`<div class="toast" key=${one.id}>${one.words}
-    ${one.undo && html`<button type="button" class="small" onClick=${() => { toasts = toasts.filter((other) => other !== one); drawLayers(); one.undo.act(); }}>${one.undo.label}</button>`}</div>`)}</div>`;
+    ${one.undo && html`<button type="button" class="small" onClick=${() => { toasts = toasts.filter((other) => other !== one); drawLayers(); one.undo.act(); }}>
+      ${one.undo.label}</button>`}</div>`)}</div>`;
 }
 
 /** A modal dialog. It takes the focus and returns it on close. `done`: called when it has closed. */
@@ -261,5 +291,6 @@ export function Confirm({ title, label, act, children }) {
     }
   };
   return html`<${Dialog} title=${title}><p>${children}</p>${state.error && html`<${Failure} error=${state.error} />`}
-    <div class="row end"><button type="button" autofocus onClick=${closeDialog}>Cancel</button><button type="button" class="danger" disabled=${state.busy} onClick=${run}>${label}</button></div><//>`;
+    <div class="row end"><button type="button" autofocus onClick=${closeDialog}>Cancel</button>
+      <button type="button" class="danger" disabled=${state.busy} onClick=${run}>${label}</button></div><//>`;
 }
