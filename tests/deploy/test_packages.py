@@ -130,7 +130,8 @@ def test_the_wheel_has_the_import_package_and_nothing_beside_it(packages: Packag
     names = set(contents(packages.wheel))
     information = f"tokenweir-{__version__}.dist-info"
     assert {name.partition("/")[0] for name in names} == {"proxy", "tokenweir_command.py", information}
-    assert f"{information}/licenses/LICENSE" in names
+    vendored = {f"proxy/console/page/vendor/LICENSE-{one}.txt" for one in ("htm", "preact")}
+    assert {f"{information}/licenses/{one}" for one in ("LICENSE", *vendored)} <= names
     kept = {str(path.relative_to(ROOT)) for path in (ROOT / "proxy").rglob("*") if is_kept(path)}
     kept |= {f"proxy/{path.relative_to(ROOT)}" for path in (ROOT / "migrations").rglob("*") if is_kept(path)}
     assert {name for name in names if name.startswith("proxy/")} == kept
