@@ -5,13 +5,15 @@ from __future__ import annotations
 import hmac
 import re
 
-# Keys of this proxy and of providers, truncated ones too; narrowed keys have several parts.
-_KEY = re.compile(r"\b(tw-|sk-)[A-Za-z0-9_-]{24,}(?:\.[A-Za-z0-9_-]+)*", re.ASCII)
+# Keys of this proxy and of providers, truncated ones too; narrowed keys and tokens (JWT) have several parts.
+_KEY = re.compile(
+    r"\b(?:(tw-|sk-|AIza|gsk_|xai-|eyJ)[A-Za-z0-9_-]{24,}(?:\.[A-Za-z0-9_-]+)*|(AKIA|ASIA)[A-Z0-9]{16}\b)", re.ASCII
+)
 
 
 def masked(text: str) -> str:
     """`text` with everything that looks like a key shortened to its prefix."""
-    return _KEY.sub(r"\1…", text)
+    return _KEY.sub(lambda found: f"{found[1] or found[2]}…", text)
 
 
 class Secret:

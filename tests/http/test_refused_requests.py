@@ -44,4 +44,9 @@ def test_what_is_kept(log: RefusalLog) -> None:
     assert (one.id, one.at, one.status, one.code, one.limit) == (exchange, 7.0, 402, "insufficient_quota", "this key")
     assert (one.key_id, one.endpoint, one.kind) == ("key-1", "/v1/chat/completions", "insufficient_quota")
     assert secret not in str(one)
+    for provider_key in (
+        f"AIza{'b' * 35}", f"gsk_{'c' * 40}", f"xai-{'d' * 60}", f"AKIA{'E' * 16}", f"eyJ{'f' * 40}.{'g' * 9}.{'h' * 9}"
+    ):  # fmt: skip
+        log.note(refusal(model=f"gpt {provider_key}", message=f"The model 'gpt {provider_key}' does not exist."))
+        assert provider_key[4:] not in str(log.latest()[-1])
     assert len(one.message) <= 500
