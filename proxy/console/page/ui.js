@@ -167,7 +167,14 @@ export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, v
   </table>`;
 }
 
-/** Fields and buttons above a table. `fields`: {name: {label, options} or {label, hint}}; a change calls `set({name: value})`. */
+// More options than people can choose from. Search finds the page of a customer or project, which leads to its lists.
+export const OPTIONS_MAX = 200;
+const isChip = (field) => field.chip || Object.keys(field.options ?? {}).length > OPTIONS_MAX;
+
+/**
+ * Fields and buttons above a table. `fields`: {name: {label, options} or {label, hint}; chip: shown only if it has a value}; a change
+ * calls `set({name: value})`.
+ */
 export function Filters({ fields, values, set, children }) {
   const control = ([name, field]) => html`<label key=${name}><span class="unseen">${field.label}</span>${field.options
     ? html`<select name=${name} value=${values[name] ?? ""} onChange=${(event) => set({ [name]: event.currentTarget.value || null })}>
@@ -176,12 +183,12 @@ export function Filters({ fields, values, set, children }) {
           </option>`)}</select>`
     : html`<input name=${name} type="search" placeholder=${field.hint ?? field.label} value=${values[name] ?? ""} maxlength="256" autocomplete="off"
       onChange=${(event) => set({ [name]: event.currentTarget.value.trim() || null })} />`}</label>`;
-  const active = Object.entries(fields).filter(([name, field]) => values[name] && field.chip);
+  const active = Object.entries(fields).filter(([name, field]) => values[name] && isChip(field));
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
-    ${Object.entries(fields).filter(([, field]) => !field.chip).map(control)}${children}</form>
+    ${Object.entries(fields).filter(([, field]) => !isChip(field)).map(control)}${children}</form>
     ${active.length > 0 && html`<div class="row chips">${active.map(([name,
       field]) => html`<button type="button" key=${name} class="chip" onClick=${() => set({ [name]: null })}><span class="unseen">Remove the filter </span>
-      ${field.label}: ${field.shown ?? values[name]} <span aria-hidden="true">×</span></button>`)}</div>`}`;
+      ${field.label}: ${field.shown ?? field.options?.[values[name]] ?? values[name]} <span aria-hidden="true">×</span></button>`)}</div>`}`;
 }
 
 /** Buttons that show one of several views: [words, URL, is it chosen]. */
