@@ -82,8 +82,7 @@ def refused(item: pytest.Item) -> frozenset[str]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """What is there now stays to the end: the collector need not look at it again and again while tests run. What a
-    test makes, it looks at as ever."""
-    gc.collect()
+    test makes, it looks at as ever. The garbage of the collection stays too: to free it takes half a second."""
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
 
