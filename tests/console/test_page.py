@@ -297,6 +297,7 @@ def test_every_key_can_be_found_among_many(stand: Stand, page: Page) -> None:
     until(page, "!!document.querySelector('th[aria-sort]')?.textContent.startsWith('Name')")
     press = page.keyboard.press
     press("Control+k")
+    page.locator("[role=combobox]:focus").wait_for()
     page.keyboard.type("many 0042")
     page.get_by_role("option", name="many 0042").first.wait_for()
     until(page, "document.querySelector('[aria-selected=true]')?.textContent.includes('many 0042')")
@@ -433,6 +434,7 @@ def test_keys_are_made_changed_blocked_and_revoked_by_keyboard(stand: Stand, pag
     press = page.keyboard.press
     page.get_by_role("button", name="New key").focus()
     press("Enter")
+    page.locator("dialog input:focus").wait_for()
     page.keyboard.type("anna")
     page.get_by_label("Budget period").select_option("30d")
     page.get_by_label("Budget, USD").fill("99999999999999")
@@ -478,10 +480,12 @@ def test_customers_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pa
     see(page, "customers")
     press = page.keyboard.press
     page.get_by_role("button", name="New customer").click()
+    page.locator("dialog input:focus").wait_for()
     page.keyboard.type("acme")
     press("Enter")
     page.get_by_role("link", name="acme").click()
     page.get_by_role("button", name="New project").click()
+    page.locator("dialog input:focus").wait_for()
     page.keyboard.type("web")
     page.get_by_text("More limits").click()
     page.locator("[name=prepaid]").select_option("true")
@@ -500,6 +504,7 @@ def test_customers_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pa
     assert (web["organization_id"], web["prepaid"], web["credit"]) == (acme["id"], True, 12.5)
     see(page, "keys")
     page.get_by_role("button", name="New key").click()
+    page.locator("dialog input:focus").wait_for()
     page.keyboard.type("anna")
     page.locator("[name=team_id]").select_option(label="web (acme)")
     page.get_by_text("More limits").click()

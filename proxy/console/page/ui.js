@@ -221,7 +221,9 @@ export function Menu({ label, words, of, align = "right" }) {
     if (!at) return undefined;
     list.current.querySelector("[role^=menuitem]")?.focus();
     const away = (event) => list.current?.contains(event.target) || button.current.contains(event.target) || setAt(null);
-    const moved = () => setAt(null);
+    const { top } = button.current.getBoundingClientRect();
+    // The event of an earlier scroll, as of one that made the button visible, may come after the menu has opened.
+    const moved = () => Math.abs(button.current.getBoundingClientRect().top - top) > 4 && setAt(null);
     document.addEventListener("pointerdown", away);
     addEventListener("scroll", moved, { passive: true });
     return () => (document.removeEventListener("pointerdown", away), removeEventListener("scroll", moved));
