@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from proxy.console.api.usage_report import UsageReportApi
+from proxy.http.errors import ApiError
 from proxy.reports.previous_period import previous_period
+from proxy.reports.usage import UsageFilter
 from tests.console.entries import TODAY, YESTERDAY, entry
 from tests.console.stand import Stand
 from tests.ledger.priced_entries import settle
@@ -99,6 +103,21 @@ WRONG = {
     "from=0": "from", f"from={DAY}&group_by=colour": "group_by", f"from={DAY}&basis=x": "basis",
     f"from={DAY}&tag=red": "tag", "from=1&from=2": "from",
 }  # fmt: skip
+
+
+def test_groups_of_too_many_buckets_are_refused() -> None:
+    """Before: the groups of the last buckets were left out, without a word, where one group is the rest."""
+    wanted = UsageFilter(begin=0, end=7_200, bucket_s=3_600)
+
+    class Reports:
+        async def usage(self, _wanted: UsageFilter, rows_max: int) -> tuple[list[Any], int]:
+            return [], 7_200 if rows_max > 5 else 3_600
+
+    api = UsageReportApi(Reports(), lambda: 0.0, lambda: False)  # type: ignore[arg-type]
+    assert asyncio.run(api._read(wanted, 6)) == []
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(api._read(wanted, 5))
+    assert (refused.value.status, refused.value.param) == (400, "bucket")
 
 
 def test_what_is_no_period_is_refused_by_its_name(filled: tuple[Stand, str]) -> None:

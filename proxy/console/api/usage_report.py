@@ -275,11 +275,17 @@ class UsageReportApi:
     # -- sums
 
     async def _read(self, wanted: UsageFilter, rows_max: int) -> list[UsageTotals]:
-        """Raises ApiError, OSError."""
+        """Totals; of a single bucket, the groups with the highest charges. Raises ApiError, also if buckets are left
+        out; OSError."""
         try:
-            totals, _ = await self.reports.usage(wanted, rows_max)
+            totals, until = await self.reports.usage(wanted, rows_max)
         except ValueError as wrong:  # archived entries
             raise invalid(f"'from': {wrong}.", "from") from None
+        if until < wanted.end:
+            message = (
+                f"'bucket': the buckets of this period have more than {rows_max:,} groups: choose a longer bucket."
+            )
+            raise invalid(message, "bucket")
         return totals
 
     async def _total(self, wanted: UsageFilter) -> _Sums:
