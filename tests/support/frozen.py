@@ -34,5 +34,5 @@ with tempfile.NamedTemporaryFile() as file:
 for dialect in DIALECTS:
     for path in dialect.paths:
         server._matching(path.partition(NAME)[0])
-gc.collect()
 gc.freeze()
+gc.enable()

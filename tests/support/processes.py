@@ -25,8 +25,9 @@ from typing import IO, Protocol, cast
 CLEAN = multiprocessing.get_context("forkserver")
 CLEAN.set_forkserver_preload(
     [
-        "pytest", "tests.ledger.entries", "proxy.budgets.redis.store", "proxy.budgets.sqlite.store",
-        "proxy.cli", "proxy.runtime.worker", "proxy.runtime.proxy.process", "psycopg", "uvloop", "tests.support.frozen",
+        "tests.support.uncollected", "pytest", "tests.ledger.entries", "proxy.budgets.redis.store",
+        "proxy.budgets.sqlite.store", "proxy.cli", "proxy.runtime.worker", "proxy.runtime.proxy.process", "psycopg",
+        "uvloop", "tests.support.frozen",
     ]
 )  # fmt: skip
 
