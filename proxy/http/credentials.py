@@ -45,6 +45,11 @@ def presented(request: web.BaseRequest, is_ours: Callable[[str], object]) -> str
     return None
 
 
+def has_credential_header(request: web.BaseRequest) -> bool:
+    """True if a header of the request is for a key, even an empty one."""
+    return KEY_HEADER in request.headers or any(name in request.headers for _, name in _HEADERS)
+
+
 def is_signature(credential: str) -> bool:
     """True if `credential` is the signature of an AWS SDK, which only the secret of an access key could verify."""
     return credential.startswith("AWS4-")

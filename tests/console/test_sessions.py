@@ -46,6 +46,15 @@ def test_a_secret_is_exchanged_for_a_session_with_a_name(stand: Stand) -> None:
     assert "Set-Cookie" not in refused.headers
 
 
+def test_a_query_about_a_key_is_no_key_in_the_url(stand: Stand) -> None:
+    """Before: 401 for a session, and 200 with the secret in a header."""
+    stand.key("key-1")
+    answered = stand("GET", "/key/info?key=key-1", key=None, Cookie=signed_in(stand))
+    assert (answered.status, answered.body["key"]) == (200, "key-1")
+    refused = stand("GET", "/key/info?key=key-1", key=None)
+    assert (refused.status, "URL" in refused.body["error"]["message"]) == (401, True)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "least"),
     [("/key/generate", NEW_KEY, "operate"), ("/account/new", {"kind": "project", "name": "p"}, "operate"),

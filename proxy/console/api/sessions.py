@@ -28,7 +28,7 @@ from proxy.billing.keys import ApiKey
 from proxy.foundation.secret import Secret
 from proxy.gateway.authentication import authenticated
 from proxy.http import errors
-from proxy.http.credentials import presented
+from proxy.http.credentials import has_credential_header, presented
 from proxy.http.errors import ApiError
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
@@ -167,8 +167,10 @@ class Sessions:
         sign-ins."""
         if not self._is_on:
             return ConsoleSession(await authenticated(self._keyring, request), request.remote)
-        text = presented(request, parse)
-        if text is None and (cookie := request.cookies.get(cookie_name(request.host))) is not None:
+        cookie = request.cookies.get(cookie_name(request.host))
+        # With a session, the parameter `key` of a query is no credential in the URL.
+        text = presented(request, parse) if cookie is None or has_credential_header(request) else None
+        if text is None and cookie is not None:
             return self._of_cookie(cookie, request)
         if text:
             given = _digest(text)
