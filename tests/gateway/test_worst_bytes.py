@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +18,7 @@ from proxy.http import websocket
 from proxy.http.websocket_frames import Kind
 from proxy.metering.refusal import OPENAI_ERRORS
 from tests.gateway.inprocess import Gateway, gateway
-from tests.support.turns import measured_turns
+from tests.support.turns import nobody_waits
 from tests.support.worst_bytes import (
     EVENTS,
     FRAMES,
@@ -26,8 +28,8 @@ from tests.support.worst_bytes import (
     UPGRADE,
     Provider,
     frame,
-    is_too_long,
     talk,
+    turn_s_max,
 )  # fmt: skip
 
 pytestmark = pytest.mark.io
@@ -66,13 +68,6 @@ async def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             yield Proxy(serving, made, tapes)
 
 
-@asynccontextmanager
-async def nobody_waits() -> AsyncIterator[None]:
-    async with measured_turns() as turns:
-        yield
-    assert not is_too_long(turns.longest_s), f"one turn of {turns.count} took {turns.longest_s:.3f} s"
-
-
 # -- what they send
 
 
@@ -80,39 +75,41 @@ async def nobody_waits() -> AsyncIterator[None]:
 @pytest.mark.parametrize("row", FRAMES)
 async def test_frames_of_a_client(proxy: Proxy, row: str, size: int) -> None:
     wire = UPGRADE + FRAMES[row](size, MASK) + frame(Kind.PING, b"the last one", MASK)
-    async with nobody_waits():
-        await asyncio.to_thread(talk, proxy.port, wire, b"the last one")
+    await nobody_waits(partial(asyncio.to_thread, talk, proxy.port, wire, b"the last one"), turn_s_max)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("row", FRAMES)
 async def test_frames_of_a_provider(proxy: Proxy, row: str, size: int) -> None:
     proxy.provider.answer = FRAMES[row](size, NO_MASK) + frame(Kind.TEXT, b'{"type":"the last one"}', NO_MASK)
-    async with nobody_waits():
-        await asyncio.to_thread(talk, proxy.port, UPGRADE, b"the last one")
+    await nobody_waits(partial(asyncio.to_thread, talk, proxy.port, UPGRADE, b"the last one"), turn_s_max)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("row", HEADS)
 async def test_heads(proxy: Proxy, row: str, size: int) -> None:
     wire = HEADS[row](size) + b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    async with nobody_waits():
-        await asyncio.to_thread(talk, proxy.port, wire, b"\0")
+    await nobody_waits(partial(asyncio.to_thread, talk, proxy.port, wire, b"\0"), turn_s_max)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("place", ["after=999999999", "starting_after=1"])
 @pytest.mark.parametrize("row", EVENTS)
 async def test_streams_that_are_resumed_ten_at_once(proxy: Proxy, row: str, place: str, size: int) -> None:
-    exchange_id = "0199-exchange"
-    tape = proxy.tapes.begin(exchange_id, "k", content_type="text/event-stream", errors=OPENAI_ERRORS, heartbeat_s=0)
+    exchange_ids = map("0199-exchange-{}".format, count())
     stream = EVENTS[row](size)
-    async with nobody_waits():
+
+    async def resumed() -> None:
+        exchange_id = next(exchange_ids)
+        tape = proxy.tapes.begin(
+            exchange_id, "k", content_type="text/event-stream", errors=OPENAI_ERRORS, heartbeat_s=0
+        )
         for at in range(0, len(stream), 1 << 16):
             tape.add(stream[at : at + (1 << 16)])
             await asyncio.sleep(0)
         proxy.tapes.end(tape, whole=True, error_sent=False)
         wire = f"GET /v1/exchanges/{exchange_id}/stream?{place} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\n"
         asked = f"{wire}Connection: close\r\n\r\n".encode()
-        answers = await asyncio.gather(*(asyncio.to_thread(talk, proxy.port, asked, b"\0") for _ in range(10)))
-    assert all(answers)
+        assert all(await asyncio.gather(*(asyncio.to_thread(talk, proxy.port, asked, b"\0") for _ in range(10))))
+
+    await nobody_waits(resumed, turn_s_max)
