@@ -5,7 +5,7 @@ Each happening on the two connections becomes an event of `lifecycle.py`; this c
 
 Invariants: a request is sent to the provider when its exchange is admitted and open; a refused one is not. An event is
 sent to the client when its exchange is open, durable, and has noted the event. In each direction one message is in
-flight at a time: a sender whose receiver does not read is not read.
+flight at a time: a sender whose receiver does not read is not read. After the end of the session, no message is taken.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Session:
     # -- the client
 
     async def _read_client(self) -> None:
-        while True:
+        while self._life.phase is not Phase.ENDED:
             try:
                 found = await self._client.receive()
             except PeerLostError:
@@ -324,7 +324,7 @@ class Session:
         await self._connected.wait()
         line = self._exchanges.line
         assert line is not None
-        while True:
+        while self._life.phase is not Phase.ENDED:
             try:
                 found = await line.socket.receive()
             except PeerLostError:
