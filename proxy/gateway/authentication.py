@@ -14,7 +14,8 @@ from proxy.http.credentials import ProviderCredential, is_signature, presented, 
 from proxy.http.errors import AboutRequest
 from proxy.http.headers import PROVIDER_KEY_HEADER
 from proxy.identity.tokens import JWT_START
-from proxy.keys.keyring import NOT_USABLE, Keyring
+from proxy.keys.access import NOT_USABLE
+from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import PREFIX, is_ours
 
 

@@ -36,7 +36,8 @@ from proxy.identity.discovery import IssuerDocument, discover
 from proxy.identity.documents import DocumentClient, IdentityProviderError, document_client
 from proxy.identity.keys import FollowedKeys, IssuerKeys
 from proxy.identity.tokens import SKEW_S, InvalidTokenError, TokenFault, TokenVerifier
-from proxy.keys.keyring import Keyring, Refused
+from proxy.keys.access import Refused
+from proxy.keys.keyring import Keyring
 from proxy.settings.identities import IdentitySettings
 
 # Tokens of GitHub, GitLab and of users with fifty groups have 1 to 4 kB. The verification of so long a one takes 4 ms.

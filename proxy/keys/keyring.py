@@ -13,17 +13,16 @@ import hmac
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from proxy.billing.dimensions import Dimensions
 from proxy.billing.keys import Account, AccountKind, ApiKey, IdentityKey, KeyChanges
-from proxy.billing.limit_rules import LimitRule, scopes_of
+from proxy.billing.limit_rules import LimitRule
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import Payer
 from proxy.foundation.outage import Outage, OutageListener
 from proxy.keys import narrowing
+from proxy.keys.access import KeyAccess, Refused, access_of
 from proxy.keys.guesses import Guesses
 from proxy.keys.narrowing import InvalidCaveatError, PresentedKey
 from proxy.keys.secrets import digest, parse
@@ -45,60 +44,6 @@ NARROWED_MAX = 5_000
 
 # The longest wait of a request with an unknown key: the interval, the current read, and its own.
 LOOKUP_S_MAX = 2.0
-
-
-class Refused(StrEnum):
-    """The reason why authentication failed. The client does not see every reason."""
-
-    MISSING = "missing"
-    MALFORMED = "malformed"
-    UNKNOWN = "unknown"
-    EXPIRED = "expired"
-    CAVEAT = "caveat"
-    """a narrowed key with a caveat that is invalid or unknown, or two that contradict each other"""
-    REPLACED = "replaced"
-    """the secret before a rotation, after its grace"""
-    REVOKED = "revoked"
-    BLOCKED = "blocked"
-    """the key, its project or its organization is blocked"""
-    TOO_MANY = "too_many"
-    """an unknown key from an address with too many of them: see `Keyring.retry_after_s`"""
-    UNAVAILABLE = "unavailable"
-    """an unknown key, and the database could not be read: the key may be valid"""
-    JWT_INVALID = "jwt_invalid"
-    """a token whose form, signature or times are wrong"""
-    JWT_ELSEWHERE = "jwt_elsewhere"
-    """a token of another issuer, or for another audience, than the configured ones"""
-    JWT_EXPIRED = "jwt_expired"
-    JWT_EARLY = "jwt_early"
-    JWT_CLAIMS = "jwt_claims"
-    """a claim lacks that the settings require, or has another value"""
-    JWT_PROJECT = "jwt_project"
-    """by its claims, the token belongs to no project"""
-    ISSUER_UNAVAILABLE = "issuer_unavailable"
-    """the issuer's keys could not be fetched: the token may be valid"""
-
-
-NOT_USABLE = frozenset((Refused.EXPIRED, Refused.REVOKED, Refused.BLOCKED, Refused.REPLACED))
-"""the reasons for which a known key is refused"""
-
-
-class KeyAccess(NamedTuple):
-    """The rights and limits of a key: its own, and those of its accounts."""
-
-    blocked: bool
-    scopes: tuple[Scope, ...]
-    """the levels with limits: key, project, organization"""
-    payer: Payer
-    """the key and its accounts, for rules of prices"""
-    cost_in_answers: bool
-    """answers contain their cost"""
-    rules: tuple[LimitRule, ...] = ()
-    """the rules for requests of the key"""
-
-    def levels(self, model: str, dimensions: Dimensions, providers: Collection[str] = ()) -> tuple[Scope, ...]:
-        """The levels that a request counts against. `providers`: those that can serve the request."""
-        return (*self.scopes, *scopes_of(self.rules, model, dimensions, providers)) if self.rules else self.scopes
 
 
 class TokenKeys(Protocol):
@@ -443,7 +388,7 @@ class Keyring:
         known = self._by_id.get(key.key_id)
         project = self._accounts.get(key.project_id)
         organization = None if project is None or project.parent_id is None else self._accounts.get(project.parent_id)
-        access = _access_of(known or key, project, organization, self._rules.values())
+        access = access_of(known or key, project, organization, self._rules.values())
         if known is not None:
             self._accesses[key.key_id] = access
         return access
@@ -496,18 +441,3 @@ class Keyring:
     def _forget_digests(self, key: ApiKey) -> None:
         for hashed in (key.digest, key.old_digest):
             self._by_digest.pop(hashed, None)  # type: ignore[arg-type]
-
-
-def _access_of(
-    key: ApiKey, project: Account | None, organization: Account | None, rules: Collection[LimitRule]
-) -> KeyAccess:
-    if project is None or organization is None:  # only after a partial restore of the database
-        payer = Payer(key.key_id, key.alias, key.project_id)
-        return KeyAccess(blocked=True, scopes=(), payer=payer, cost_in_answers=False)
-    levels = (key, project, organization)
-    scopes = tuple(level.scope for level in levels if level.limits.any)
-    blocked = any(level.blocked_at is not None for level in levels)
-    payer = Payer(key.key_id, key.alias, project.account_id, project.name, organization.account_id, organization.name)
-    cost_in_answers = any(level.limits.cost_in_answers for level in levels)
-    ids = (key.key_id, project.account_id, organization.account_id)
-    return KeyAccess(blocked, scopes, payer, cost_in_answers, tuple(rule for rule in rules if rule.is_for(ids)))

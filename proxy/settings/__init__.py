@@ -5,8 +5,9 @@ from proxy.settings.environment import from_environment
 from proxy.settings.faults import SettingsError
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings
+from proxy.settings.providers import Drain, OnClientDisconnect, ProviderSettings, Timeouts
 from proxy.settings.reading import load, parse, require_prices, route
-from proxy.settings.values import Drain, OnClientDisconnect, ProviderSettings, Settings, Timeouts
+from proxy.settings.values import Settings
 
 __all__ = [
     "CredentialSettings",

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.settings.faults import SettingsError
+from proxy.settings.providers import OnClientDisconnect
 from proxy.settings.reading import settings_from
-from proxy.settings.values import OnClientDisconnect, Settings
+from proxy.settings.values import Settings
 from proxy.settings.variables import variable
 
 

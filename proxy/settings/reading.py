@@ -25,8 +25,9 @@ from proxy.settings.listeners import AdminSettings
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import ForwardProxy, TlsSettings, proxy_of_environment
 from proxy.settings.price_refresh import PricesSettings
+from proxy.settings.providers import ProviderSettings
 from proxy.settings.sinks import SinkSettings
-from proxy.settings.values import ProviderSettings, Settings
+from proxy.settings.values import Settings
 
 # Room for thousands of models; a longer file is not a configuration.
 FILE_BYTES_MAX = 4 << 20

@@ -11,7 +11,8 @@ from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import ApiKey
 from proxy.cli import main
 from proxy.foundation.outage import OutageLog
-from proxy.keys.keyring import Keyring, Refused
+from proxy.keys.access import Refused
+from proxy.keys.keyring import Keyring
 from proxy.keys.narrowing import narrowed_text
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load

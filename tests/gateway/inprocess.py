@@ -42,8 +42,9 @@ from proxy.http.cors import Cors
 from proxy.http.server import Routes, Server
 from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable, Slot
+from proxy.keys.access import KeyAccess, Refused
 from proxy.keys.idempotency import Claims, IdempotencyRecord
-from proxy.keys.keyring import KeyAccess, Keyring, Refused
+from proxy.keys.keyring import Keyring
 from proxy.keys.response_owners import ResponseOwners
 from proxy.ledger.dimensions.values import DimensionValue
 from proxy.ledger.run_caps import RunOfKey

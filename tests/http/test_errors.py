@@ -14,7 +14,7 @@ from proxy.http import errors
 from proxy.http.connection import ClientConnection, refused_response
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes, Server
-from proxy.keys.keyring import Refused
+from proxy.keys.access import Refused
 from tests.support.clients import Clients, refusal
 
 ALL: dict[str, ApiError] = {

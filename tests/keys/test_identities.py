@@ -25,9 +25,10 @@ from proxy.foundation.tasks import Tasks
 from proxy.identity import keys as keys_module
 from proxy.identity.tokens import TokenVerifier
 from proxy.keys import identities as module
+from proxy.keys.access import Refused
 from proxy.keys.guesses import GUESSES_MAX
 from proxy.keys.identities import Identities
-from proxy.keys.keyring import Keyring, Refused
+from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.key_store import KeyStore, KeyStoreError

@@ -28,8 +28,9 @@ from proxy.billing.limits import UNLIMITED, Limits
 from proxy.foundation.times import iso_utc
 from proxy.keys import keyring as module
 from proxy.keys import narrowing
+from proxy.keys.access import Refused
 from proxy.keys.guesses import GUESSES_MAX
-from proxy.keys.keyring import Keyring, Refused
+from proxy.keys.keyring import Keyring
 from proxy.keys.narrowing import PresentedKey, narrowable, narrowed_text
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore

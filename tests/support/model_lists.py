@@ -22,7 +22,8 @@ from proxy.gateway.models.handler import ModelsHandler
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.http.server import Routes, Server
-from proxy.keys.keyring import KeyAccess, Keyring, Refused
+from proxy.keys.access import KeyAccess, Refused
+from proxy.keys.keyring import Keyring
 from proxy.metering.dialects import DIALECTS
 from proxy.settings import parse
 from tests.support.web_server import serving

@@ -28,7 +28,7 @@ from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.generation import generation_meter
 from proxy.metering.metered import BodyMeter, Metered
-from proxy.settings.values import LaterUsage
+from proxy.settings.providers import LaterUsage
 
 # Between two looks at the ledger.
 LOOK_S = 5.0

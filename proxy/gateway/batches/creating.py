@@ -51,7 +51,7 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError
-from proxy.keys.keyring import KeyAccess
+from proxy.keys.access import KeyAccess
 from proxy.metering.stored_objects.api import BatchApi
 
 # As many batches as a node polls in a quarter of an hour.

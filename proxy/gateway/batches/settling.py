@@ -26,7 +26,7 @@ from proxy.http.errors import ApiError
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.stored_objects import BATCH_APIS, files_of
 from proxy.metering.stored_objects.api import CONTENT, BatchApi, BatchStatus, ObjectApi, ResultLine
-from proxy.settings.values import Refuted
+from proxy.settings.providers import Refuted
 
 # Records of one transaction, as in the settler: it takes some tens of milliseconds.
 RECORDS_MAX = 250

@@ -30,7 +30,7 @@ from proxy.billing.money import nusd_from_usd
 from proxy.gateway.dimensions.ids import DimensionIds
 from proxy.gateway.dimensions.sources import OwnHeaders, SourceReader
 from proxy.http import errors
-from proxy.keys.keyring import KeyAccess
+from proxy.keys.access import KeyAccess
 from proxy.settings.dimensions import DimensionSettings
 
 # Lists of presets of keys.

@@ -39,7 +39,7 @@ from proxy.metering.plausibility import REFUTED
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Silence, Usage, UsageSource
-from proxy.settings.values import LaterUsage, Refuted
+from proxy.settings.providers import LaterUsage, Refuted
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from proxy.budgets.budget_state import BudgetState
 from proxy.budgets.thresholds import Subject
 from proxy.foundation.times import iso_utc
 from proxy.gateway.key_info.reading import KeyBudgets
-from proxy.keys.keyring import KeyAccess
+from proxy.keys.access import KeyAccess
 
 Document = dict[str, Any]
 

@@ -23,7 +23,7 @@ from proxy.billing.reservation import CounterState
 from proxy.budgets.budget_state import BudgetState, credit_state, window_state
 from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import KEY, RULE, Subject
-from proxy.keys.keyring import KeyAccess
+from proxy.keys.access import KeyAccess
 from proxy.ledger.grants.burning import read_current_states
 from proxy.ledger.settling.spend import sums
 from proxy.reports.exchanges import SettledExchange, read_own_exchange

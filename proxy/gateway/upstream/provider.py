@@ -27,7 +27,7 @@ from proxy.metering import dialects
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.settings import ProviderSettings, SettingsError
 from proxy.settings.provider_headers import HeaderSettings
-from proxy.settings.values import LaterUsage
+from proxy.settings.providers import LaterUsage
 
 
 class Authorization(Protocol):

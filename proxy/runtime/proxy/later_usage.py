@@ -21,7 +21,7 @@ from proxy.metering.metered import Metered
 from proxy.runtime.machine.price_lookup import PriceLookup
 from proxy.runtime.proxy.configuration import Configuration
 from proxy.runtime.proxy.resources import Resources
-from proxy.settings.values import Refuted
+from proxy.settings.providers import Refuted
 
 _log = logging.getLogger(__name__)
 

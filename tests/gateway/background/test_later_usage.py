@@ -28,7 +28,7 @@ from proxy.metering.metered import Metered
 from proxy.reports.statement import StatementOwner, read_statement
 from proxy.runtime.proxy.process import Proxy
 from proxy.settings import ProviderSettings, load
-from proxy.settings.values import LaterUsage, UsageSettings
+from proxy.settings.providers import LaterUsage, UsageSettings
 from proxy.sinks import sender
 from proxy.sinks.kinds import SINKS
 from proxy.storage.database import open_engine

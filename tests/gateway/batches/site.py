@@ -34,7 +34,7 @@ from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.server import Routes, Server
-from proxy.keys.keyring import KeyAccess
+from proxy.keys.access import KeyAccess
 from proxy.ledger.dimensions.values import DimensionValues
 from proxy.ledger.settling.store import LedgerStore
 from proxy.ledger.stored_objects.batches import BatchStore

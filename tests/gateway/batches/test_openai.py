@@ -12,7 +12,7 @@ from msgspec import structs
 from proxy.billing.batch import BatchState
 from proxy.billing.entries import LedgerEntry
 from proxy.metering.stored_objects.api import PageAsked
-from proxy.settings.values import Refuted, UsageSettings
+from proxy.settings.providers import Refuted, UsageSettings
 from tests.gateway.batches.asking import (
     CHAT,
     LINE_NUSD,

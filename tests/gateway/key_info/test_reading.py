@@ -18,7 +18,7 @@ from proxy.billing.reservation import CounterState
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.key_info import openrouter, own_format
 from proxy.gateway.key_info.reading import KeyBudgets, KeyReads
-from proxy.keys.keyring import KeyAccess
+from proxy.keys.access import KeyAccess
 from proxy.ledger.accounts.credit import add_credit
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports.exchanges import read_own_exchange

@@ -21,7 +21,7 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import Line
 from proxy.gateway.websocket.session import Session
-from proxy.keys.keyring import KeyAccess
+from proxy.keys.access import KeyAccess
 from tests.gateway.inprocess import Everybody, Gateway, gateway
 from tests.support.socket_provider import PATIENCE_S, Link, SocketProvider
 
