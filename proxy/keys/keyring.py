@@ -255,6 +255,11 @@ class Keyring:
         """The current rights and limits of the key. Returns the same object until a key or an account changes."""
         return self._accesses.get(key.key_id) or self._compute(key)
 
+    def organization_of(self, key_id: str) -> str | None:
+        """The id of the organization of the key with this id; None: the key is not in memory."""
+        key = self._by_id.get(key_id)
+        return None if key is None else self.payer(key).organization_id or None
+
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
         """See `KeyAccess`."""
         return self.access(key).scopes

@@ -37,6 +37,21 @@ def test_the_oldest_of_all_is_dropped(log: RefusalLog) -> None:
     assert kept[-1] == ids[-1]
 
 
+def test_an_organization_with_many_keys_leaves_the_others_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: 2,000 refusals of one organization, 200 of each of its ten keys, displaced those of all others."""
+    monkeypatch.setattr(refused_requests, "KEPT_MAX", 12)
+    monkeypatch.setattr(refused_requests, "OF_KEY_MAX", 3)
+    log = RefusalLog(unix_time=lambda: 7.0, organization_of=lambda key_id: key_id.partition("/")[0])
+    small = [log.note(refusal(f"small/{number}")) for number in range(3)]
+    unknown = log.note(refusal(None))
+    large = [log.note(refusal(f"large/{number}")) for number in range(300)]
+    assert [one.id for one in log.latest()] == [*small, unknown, *large[-8:]]
+    late = [log.note(refusal(f"late/{number}")) for number in range(300)]
+    kept = [one.id for one in log.latest()]
+    assert kept[:4] == [*small, unknown]
+    assert (len(kept), len({*kept} & {*large}), len({*kept} & {*late})) == (12, 5, 3)
+
+
 def test_what_is_kept(log: RefusalLog) -> None:
     secret = f"tw-{'a' * 43}"
     exchange = log.note(refusal(model=f"gpt {secret}", message=f"The model '{secret}' does not exist." + "x" * 9_000))

@@ -66,8 +66,8 @@ class RefusalLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusalPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of refusals, newest first. At most 2,000 of each process are kept, and 200 of each key, until the process
-    ends."""
+    """A page of refusals, newest first. At most 2,000 of each process are kept, 200 of each key, and of an organization
+    with more than an equal share only until others need the place; all until the process ends."""
 
     object: Literal["list"] = "list"
     listed: list[RefusalLine] = msgspec.field(name="data")

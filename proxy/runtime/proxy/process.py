@@ -154,7 +154,8 @@ class Proxy:
         key_reads = KeyReads(open_engine(ledger_url(settings)), resources.admission.store)
         stops.push_async_callback(key_reads.close)
         dimensions = _dimensions(resources, stops)
-        refusals = RecentRefusals(RefusalLog(unix_time=time.time), peers)
+        refused = RefusalLog(unix_time=time.time, organization_of=resources.keyring.organization_of)
+        refusals = RecentRefusals(refused, peers)
         state = DeploymentState(resources.configuration, peers)
         handlers = make_handlers(
             resources, settling.outbox, accepting, upstream, tapes, others, key_reads, dimensions, refusals.local, tasks
