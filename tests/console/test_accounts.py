@@ -33,7 +33,8 @@ def test_the_life_of_a_project(stand: Stand) -> None:
     assert (made["kind"], made["organization_id"], made["prepaid"], made["credit"]) == (
         "project", acme["id"], True, 0,
     )  # fmt: skip
-    named = stand.post("/account/update", {"account": made["id"], "name": "shop", "budget_duration": "30d"})
+    changed = {"account": made["id"], "name": "shop", "budget_duration": "30d", "organization_id": acme["id"]}
+    named = stand.post("/account/update", changed)
     assert named == {**made, "name": "shop"}
     secret = stand.post("/key/generate", {"key_alias": "anna", "team_id": "shop"})["key"]
     narrowable = stand.post("/key/generate", {"key_alias": "bert", "narrowable": True})
@@ -61,6 +62,19 @@ def test_the_life_of_a_project(stand: Stand) -> None:
         ("account.unblock", acme["id"], "done"),
         ("account.block", "nobody", "refused"),
     ]
+
+
+def test_a_field_has_the_name_of_the_answers(stand: Stand) -> None:
+    """Before: a project was listed with `organization_id`, and `organization_id` was refused for a new one."""
+    acme = stand.post("/account/new", {"kind": "organization", "name": "acme"})["id"]
+    for number, name in enumerate(("organization_id", "organization")):
+        made = stand.post("/account/new", {"kind": "project", "name": f"web {number}", name: acme})
+        assert made["organization_id"] == acme
+    for number, name in enumerate(("team_id", "project_id")):
+        stand.post("/key/generate", {"key_alias": f"key {number}", name: "web 0"})
+        assert stand.get(f"/key/list?{name}={stand.get('/account/list?q=web%200')['accounts'][0]['id']}")["keys"]
+    documented = stand("GET", "/openapi.json", key=None).body["components"]["schemas"]["NewAccount"]["properties"]
+    assert [name for name in documented if "organ" in name] == ["organization_id"]
 
 
 def test_what_is_paid_in_counts_once_however_often_it_is_asked_for(stand: Stand) -> None:

@@ -19,7 +19,7 @@ def test_a_value_is_forgotten(stand: Stand) -> None:
     values = DimensionValues(stand.engine)
     ((_, value_id),) = values.ids([ALICE], lambda _: True).items()
     settle(stand.engine, an_entry(1, details={"dimensions": {"end_user": value_id}}), node=None)
-    erased = stand.post("/dimension/erase", {**ERASE, "project": "default"})
+    erased = stand.post("/dimension/erase", {**ERASE, "project_id": "default"})
     assert erased == {
         "dimension": "end_user", "projects": ["proj_default"], "value_ids": [value_id], "exchanges": 1,
         "entries_by_month": {"2026-10": 1}, "archives": [], "sinks": [], "exports": [],
@@ -40,7 +40,7 @@ def test_a_value_is_forgotten(stand: Stand) -> None:
         ({"dimension": "tag:a b"}, 400, "dimension"),
         ({"value": " "}, 400, "value"),
         ({"value": "a\x00b"}, 400, "value"),
-        ({"project": "nobody"}, 404, "project"),
+        ({"project": "nobody"}, 404, "project_id"),
         ({"value": "bob"}, 404, "value"),
     ],
 )

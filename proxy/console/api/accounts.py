@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 import msgspec
@@ -67,7 +67,10 @@ class NewAccount(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     kind: Literal["organization", "project"]
     name: Text
-    organization: Text | UnsetType = UNSET
+    organization_id: Text | UnsetType = UNSET
+    """id or name of a project's organization"""
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"organization": "organization_id"}
 
 
 class ChangedAccount(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,6 +78,10 @@ class ChangedAccount(LimitFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
     account: Text
     name: Text | UnsetType = UNSET
+    organization_id: Text | UnsetType = UNSET
+    """id or name of a project's organization, which cannot be changed: any other one is refused"""
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"organization": "organization_id"}
 
 
 class NamedAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -224,12 +231,13 @@ class AccountsApi:
         """Create an organization or a project. Raises ApiError, OSError."""
         fields: NewAccount = call.body
         kind = AccountKind(fields.kind)
-        if (kind is AccountKind.PROJECT) is (fields.organization is UNSET):
-            raise invalid("'organization': required for a project, not allowed for an organization.", "organization")
+        if (kind is AccountKind.PROJECT) is (fields.organization_id is UNSET):
+            message = "'organization_id': required for a project, not allowed for an organization."
+            raise invalid(message, "organization_id")
         limits = made_limits(checked("max_budget", changes, fields))
 
         def work(_act: PendingEntry) -> Account:
-            name, organization = fields.name, fields.organization
+            name, organization = fields.name, fields.organization_id
             if organization is UNSET:
                 return self.accounts.create_organization(account_id=new_id("org"), name=name, limits=limits)
             return self.accounts.create_project(
@@ -241,8 +249,14 @@ class AccountsApi:
 
     async def update(self, call: ApiCall) -> ApiReply:
         """Change the name or limits of an account. Raises ApiError, OSError."""
-        fields = checked("max_budget", changes, call.body)
-        return await self._changed(call, "update", lambda named: self.accounts.update(named, **fields))
+        fields, organization = checked("max_budget", changes, call.body), call.body.organization_id
+
+        def change(named: str) -> Account:
+            if organization is not UNSET:
+                self._check_organization(named, organization)
+            return self.accounts.update(named, **fields)
+
+        return await self._changed(call, "update", change)
 
     async def block(self, call: ApiCall) -> ApiReply:
         """Refuse the keys of an account. Raises ApiError, OSError."""
@@ -311,6 +325,12 @@ class AccountsApi:
         done = await self.operations.run(call, f"account.{what}", named, call.body, lambda _act: change(named))
         paid = await self.threads.run(self.paid, [done.account_id])
         return ApiReply(AccountInfo(**account_shown(done, paid[done.account_id])))
+
+    def _check_organization(self, named: str, organization: str) -> None:
+        """Raises ValueError if the account `named` is not a project of this organization."""
+        owner = self.accounts.one(organization, AccountKind.ORGANIZATION)
+        if self.accounts.one(named).parent_id != owner.account_id:
+            raise ValueError("organization: cannot be changed: a project stays in its organization")
 
     async def _budgets(self, account_ids: Collection[str] | None) -> Mapping[str, BudgetState]:
         """Account id → its fullest budget or balance. None: of all accounts. Raises OSError."""

@@ -5,8 +5,9 @@ Invariant: neither the answer nor the audit log contains the value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -34,8 +35,10 @@ class ValueToErase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """`end_user`, `session`, `run`, or a tag as `tag:team`"""
     value: str
     """the text that the client sent"""
-    project: Text | UnsetType = UNSET
+    project_id: Text | UnsetType = UNSET
     """id or name; without it, the value is erased in all projects"""
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"project": "project_id"}
 
 
 class ErasedValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,14 +85,14 @@ class ErasureApi:
 
         def find() -> ErasableValue | None:
             project_id = None
-            if body.project is not UNSET:
-                project_id = self.accounts.one(body.project, AccountKind.PROJECT).account_id
+            if body.project_id is not UNSET:
+                project_id = self.accounts.one(body.project_id, AccountKind.PROJECT).account_id
             return read_erasable(self.engine, dimension, value, self.pepper, project_id)
 
         try:
             found = await self.threads.run(find)
         except UnknownAccountError as unknown:
-            raise ApiError(404, f"'project': {unknown}.", param="project", code="account_not_found") from None
+            raise ApiError(404, f"'project_id': {unknown}.", param="project_id", code="account_not_found") from None
         if found is None:
             raise ApiError(404, "No such value, or it is erased already.", param="value", code="value_not_found")
         values = DimensionValues(self.engine)

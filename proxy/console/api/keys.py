@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -79,8 +79,6 @@ class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in the last 30 days"""
     project_id: Text | UnsetType = UNSET
     organization_id: Text | UnsetType = UNSET
-    team_id: Text | UnsetType = UNSET
-    """LiteLLM's name of `project_id`"""
     key_alias: Text | UnsetType = UNSET
     include_revoked: bool = False
     """without a `status`: revoked keys, too"""
@@ -88,6 +86,8 @@ class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`spend`: lifetime spend; `budget`: used share of the budget or prepaid credit"""
     order: Literal["asc", "desc"] | UnsetType = UNSET
     """by default `asc` for `alias`, and else `desc`"""
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"team_id": "project_id"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class KeysApi:
             text=None if query.q is UNSET else _not_a_secret(query.q),
             key_id=None if own is None else own.key_id,
             alias=_or_none(query.key_alias),
-            project_id=_or_none(query.team_id if query.project_id is UNSET else query.project_id),
+            project_id=_or_none(query.project_id),
             organization_id=_or_none(query.organization_id),
             status=None if query.status is UNSET or is_unused else KeyStatus(query.status),
             with_revoked=query.include_revoked and not is_unused,

@@ -1,13 +1,15 @@
 """Decodes a request's query and body into the types of its route.
 
 Invariants: an unknown, repeated or invalid field is refused with its name; no field is ignored. A text that Postgres
-cannot store (with a NUL character, or half of a surrogate pair) reaches no query.
+cannot store (with a NUL character, or half of a surrogate pair) reaches no query. A type's `OTHER_NAMES` (accepted name
+→ name of the field) are names that clients may send, and the documentation does not have: an earlier one, or another
+API's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from typing import Any, cast
 from urllib.parse import parse_qsl
@@ -84,13 +86,23 @@ def _lists(struct: Any) -> frozenset[str]:
     return frozenset(name for name, kind in fields if isinstance(kind, msgspec.inspect.VarTupleType))
 
 
+def _with_own_names(found: dict[str, Any], kind: type[Any]) -> dict[str, Any]:
+    """The fields under their own names. Raises ApiError if one is given under two names."""
+    other_names: Mapping[str, str] = getattr(kind, "OTHER_NAMES", {})
+    for other, name in other_names.items():
+        if other in found and name in found:
+            message = f"'{name}' and '{other}' are the same field; send '{name}' only."
+            raise bad_request(message, param=name, code="duplicate_parameter")
+    return {other_names.get(name, name): value for name, value in found.items()}
+
+
 def _converted(found: dict[str, Any], kind: type[Any], *, strict: bool) -> Any:
     for name, value in found.items():
         if not _is_text(name) or not all(map(_is_text, _texts(value))):
             shown = _shown(name)
             raise invalid(f"'{shown}': must have neither NUL characters nor halves of surrogate pairs.", shown)
     try:
-        return msgspec.convert(found, kind, strict=strict)
+        return msgspec.convert(_with_own_names(found, kind), kind, strict=strict)
     except msgspec.ValidationError as wrong:
         raise _refusal(str(wrong), kind) from None
 

@@ -67,7 +67,7 @@ export const KeyForm = ({ one: key, projects = {}, done }) => Form({
 
 /** `one` null: a new account of this kind; a project belongs to one of `organizations` (id → name). */
 export function AccountForm({ one: account, kind, organizations = {}, done }) {
-  const above = { organization: { label: "Customer", hint: "cannot be changed later", options: organizations, from: () => Object.keys(organizations)[0],
+  const above = { organization_id: { label: "Customer", hint: "cannot be changed later", options: organizations, from: () => Object.keys(organizations)[0],
     to: same } };
   return Form({
     title: account ? `Edit ${account.name}` : `New ${KINDS[kind]}`, label: account ? "Save" : `Create ${KINDS[kind]}`,

@@ -8,9 +8,9 @@ A team is a project. As in LiteLLM, `max_budget` without `budget_duration` is a 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -119,6 +119,8 @@ class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=T
     """a project's id or name"""
     narrowable: bool = False
     """its holder can make narrower keys from it without the proxy"""
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"project_id": "team_id"}
 
 
 class UpdateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -428,7 +430,7 @@ FIELDS = {
     "project": "team_id",
     "key": "key",
     "account": "account",
-    "organization": "organization",
+    "organization": "organization_id",
     "limit": "limit",
     "limits": "max_budget",
     "split_by": "split_by",
