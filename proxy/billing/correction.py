@@ -27,7 +27,7 @@ from proxy.billing.adjustment import (
 )
 from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import COUNTS, TOKENS, EntryKind, LedgerEntry, entry_id, field_named, stored_name, usage_of
-from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
+from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd, usd_text
 from proxy.billing.pricing.prices import pinned, pinned_or_none, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
@@ -50,6 +50,9 @@ AMOUNT_NUSD_MAX = 1_000_000 * NUSD_PER_USD
 
 # A sentence or two.
 REASON_CHARS_MAX = 500
+
+ADJUSTED_COUNTS = tuple(name for name in COUNTS if name != "total_tokens")
+"""the counts that an operator can set; the total is their sum"""
 
 _T = TypeVar("_T")
 
@@ -181,6 +184,26 @@ def replaced_amounts(entries: Sequence[LedgerEntry], request: CorrectionRequest)
     if counts.isdisjoint(request.changes):
         return {}
     return {name: getattr(now, name) for name in MONEY if name in by_hand and name not in request.changes}
+
+
+def changed_totals(before: ExchangeTotals, line: LedgerEntry) -> dict[str, tuple[int | None, int]]:
+    """Each count and amount (nUSD) that the adjustment `line` changes, by field: its total before, and its total after.
+    A total that becomes known is changed. Raises ValueError for invalid counts."""
+    then = {name: (getattr(before.usage, name), getattr(usage_of(line), name)) for name in Usage.__struct_fields__}
+    then |= {name: (getattr(before, name), getattr(line, name)) for name in MONEY}
+    return {
+        name: (old, (old or 0) + change)
+        for name, (old, change) in then.items()
+        if change is not None and (change or old is None)
+    }
+
+
+def amounts_text(amounts: Mapping[str, Nusd | None]) -> str:
+    """The amounts (nUSD, by field) for a message: `the charge of 0.002 USD and the cost of unknown USD`."""
+    return " and ".join(
+        f"the {name.removesuffix('_nusd')} of {'unknown' if nusd is None else usd_text(nusd)} USD"
+        for name, nusd in amounts.items()
+    )
 
 
 def rerated(
@@ -409,15 +432,20 @@ def _corrected_usage(usage: Usage, request: CorrectionRequest) -> Usage:
     return after
 
 
-_HIGHEST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), **dict.fromkeys(UNIT_COUNTS, UNITS_MAX)}
+HIGHEST: Mapping[str, int] = {
+    **dict.fromkeys(COUNTS, TOKENS_MAX),
+    **dict.fromkeys(UNIT_COUNTS, UNITS_MAX),
+    **dict.fromkeys(MONEY, AMOUNT_NUSD_MAX),
+}
+"""the highest total that an operator can set: of counts, and of amounts in nUSD"""
 
 
 def _check(request: CorrectionRequest, why: str) -> None:
     if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
-        raise CorrectionError(f"a reason has 1 to {REASON_CHARS_MAX} printable characters")
+        raise CorrectionError(f"reason: must be 1 to {REASON_CHARS_MAX} printable characters")
     if not request.changes:
         raise CorrectionError("nothing is set: give at least one number")
     for name, value in request.changes.items():
-        high = _HIGHEST.get(name, TOKENS_MAX)
+        high = HIGHEST[name]
         if not 0 <= value <= high:
             raise CorrectionError(f"{stored_name(name)}: must be from 0 to {stored_total(name, high)}")

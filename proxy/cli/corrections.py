@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from proxy.billing.correction import AMOUNT_NUSD_MAX
+from proxy.billing.correction import ADJUSTED_COUNTS, AMOUNT_NUSD_MAX, HIGHEST, amounts_text, changed_totals
 from proxy.billing.details import EntryDetails
-from proxy.billing.entries import LedgerEntry, usage_of
-from proxy.billing.money import usd_text
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.money import Nusd, usd_text
 from proxy.cli.common import (
     Failure,
     WrongUsage,
@@ -35,7 +35,7 @@ from proxy.cli.output import aligned, print_object, print_table, prints_json
 from proxy.cli.progress import Progress
 from proxy.cli.values import REASON, Usd, Whole, moment, option_value
 from proxy.foundation.users import operator
-from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage, service_of
+from proxy.metering.usage import service_of
 from proxy.settings import Settings, SettingsError, route
 from proxy.settings.fields import FieldPath
 from proxy.settings.prices import PRICE
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from proxy.reports.tables import Table
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
-_COUNTS = tuple(name for name in Usage.__struct_fields__ if name != "total_tokens")
 _MONEY = {
     "charge_nusd": ("--charge-usd", "new charge to the owner of the key"),
     "cost_nusd": ("--cost-usd", "new cost at the provider"),
@@ -72,10 +71,9 @@ def _add_adjust(commands: Any) -> None:
     adjust.add_argument("--reason", type=REASON, required=True, metavar="TEXT", help="recorded in the entry")
     for name, (option, help_text) in _MONEY.items():
         adjust.add_argument(option, dest=name, type=Usd(0, AMOUNT_NUSD_MAX), metavar="USD", help=help_text)
-    for name in _COUNTS:
-        most = UNITS_MAX if name in UNIT_COUNTS else TOKENS_MAX
+    for name in ADJUSTED_COUNTS:
         words = "new count; charge and cost are recalculated"
-        adjust.add_argument(_option(name), type=Whole(0, most), metavar="N", help=words)
+        adjust.add_argument(_option(name), type=Whole(0, HIGHEST[name]), metavar="N", help=words)
     adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")
     add_yes(adjust)
 
@@ -140,7 +138,7 @@ def _adjust(options: argparse.Namespace) -> None:
     from proxy.ledger.settling.corrections import Corrections
     from proxy.reports.entry_reader import entry_json
 
-    request = CorrectionRequest(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
+    request = CorrectionRequest(**{name: getattr(options, name) for name in (*ADJUSTED_COUNTS, *_MONEY)})
     with store_of(options) as store:
         corrections = Corrections(store.engine, store.ledger, operator())
         _confirm_replacing(options, corrections.replaced_by_hand(options.exchange_id, request))
@@ -157,17 +155,13 @@ def _adjust(options: argparse.Namespace) -> None:
 
 def _adjusted(line: LedgerEntry, before: ExchangeTotals, is_dry_run: bool) -> list[str]:
     """What an adjustment changes, for people."""
-    changed = {name: (getattr(before.usage, name), getattr(usage_of(line), name)) for name in Usage.__struct_fields__}
-    shown = [
-        (name.replace("_", " "), f"{_known(old)} → {(old or 0) + change}")
-        for name, (old, change) in changed.items()
-        if change is not None and (change or old is None)
-    ]
-    for name in _MONEY:
-        old, change = getattr(before, name), getattr(line, name)
-        if change is not None and (change or old is None):
-            new = usd_text((old or 0) + change)
-            shown.append((name.removesuffix("_nusd"), f"{_known(None if old is None else usd_text(old))} → {new} USD"))
+    shown = []
+    for name, (old, new) in changed_totals(before, line).items():
+        if name in _MONEY:
+            was = None if old is None else usd_text(old)
+            shown.append((name.removesuffix("_nusd"), f"{_known(was)} → {usd_text(new)} USD"))
+        else:
+            shown.append((name.replace("_", " "), f"{_known(old)} → {new}"))
     shown += [("by", f"{operator()}: {EntryDetails.of(line.details).why}"), ("exchange", line.exchange_id)]
     if is_dry_run:
         return [*aligned(shown), "dry run: nothing was written"]
@@ -178,15 +172,14 @@ def _known(value: object | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _confirm_replacing(options: argparse.Namespace, amounts: Mapping[str, int | None]) -> None:
+def _confirm_replacing(options: argparse.Namespace, amounts: Mapping[str, Nusd | None]) -> None:
     """Ask before an amount that an operator has set is calculated anew. Raises Failure."""
     if not amounts:
         return
-    words = " and ".join(
-        f"the {name.removesuffix('_nusd')} of {'unknown' if nusd is None else usd_text(nusd)} USD"
-        for name, nusd in amounts.items()
+    print(
+        f"tokenweir: {amounts_text(amounts)} was set by an operator; it is calculated anew from the tokens",
+        file=sys.stderr,
     )
-    print(f"tokenweir: {words} was set by an operator; it is calculated anew from the tokens", file=sys.stderr)
     if not options.dry_run:
         confirm(options, "Replace it?")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -12,6 +13,7 @@ from proxy.reports.change_reading import read_charges
 from proxy.reports.dimensions import DimensionFilter, ShownDimension, ValueReader
 from proxy.reports.exchange_search import ExchangeFilter, read_exchanges
 from proxy.reports.exchanges import SettledExchange, read_exchange
+from proxy.reports.receipts import read_receipt
 from proxy.reports.usage import UsageFilter, UsageTotals, read_usage
 from proxy.reports.usage_change import ModelCharges
 from proxy.storage.executor import BoundedExecutor
@@ -31,6 +33,10 @@ class LedgerReports:
     async def one(self, exchange_id: str) -> SettledExchange | None:
         """One settled exchange; None if the ledger has no entry of the exchange."""
         return await self.threads.run(read_exchange, self.engine, exchange_id)
+
+    async def receipt(self, exchange_id: str) -> dict[str, Any]:
+        """Its lines on statements, with the proof; see `read_receipt`. Raises ValueError if no statement has it yet."""
+        return await self.threads.run(read_receipt, self.engine, exchange_id)
 
     async def listed(
         self, wanted: ExchangeFilter, limit: int

@@ -179,7 +179,7 @@ def test_what_cannot_be_is_refused(wanted: dict[str, int], words: str) -> None:
 
 @pytest.mark.parametrize("why", ["", "  ", "x" * 501, "a\nb", "a\x1b[31m"])
 def test_a_reason_is_a_sentence(why: str) -> None:
-    with pytest.raises(CorrectionError, match="a reason has"):
+    with pytest.raises(CorrectionError, match="reason: must be 1 to"):
         corrected(exchange_totals([TERMINAL]), CorrectionRequest(charge_nusd=1), why)
 
 

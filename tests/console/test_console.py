@@ -86,6 +86,7 @@ OPERATORS = [
     ("POST", "/key/block"),
     ("POST", "/key/unblock"),
     ("POST", "/key/key-1/regenerate"),
+    ("POST", "/v1/exchanges/x/adjust"),
 ]
 EVERYBODYS = ["/v1/me", "/v1/live", "/v1/exchanges", "/v1/budgets", "/key/list"]
 

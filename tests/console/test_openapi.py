@@ -48,6 +48,8 @@ ROUTES = {
     "/v1/budgets": ["get"],
     "/v1/exchanges": ["get"],
     "/v1/exchanges/{exchange_id}": ["get"],
+    "/v1/exchanges/{exchange_id}/adjust": ["post"],
+    "/v1/exchanges/{exchange_id}/receipt": ["get"],
     "/v1/live": ["get"],
     "/v1/me": ["get"],
     "/v1/organization/costs": ["get"],

@@ -18,13 +18,14 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.billing.correction import CorrectionRequest
+from proxy.billing.money import usd_text
 from proxy.console.page_routes import FOLDER, page_files
 from proxy.demo.script import Shape
 from tests.console.browsing import PATIENCE_MS, sign_in
 from tests.console.entries import entry, rerated
 from tests.console.furnished import KEYS, furnish, running
 from tests.console.serving import opened
-from tests.console.stand import CONFIG, READER, SECRET, Stand
+from tests.console.stand import CONFIG, READER, SECRET, WORKER, Stand
 from tests.ledger.entries import a_ledger
 from tests.ledger.priced_entries import settle
 from tests.support import javascript
@@ -400,6 +401,40 @@ def test_a_corrected_exchange_is_one_sum(stand: Stand, page: Page) -> None:
         assert page.evaluate("[...document.querySelectorAll('.card')].every(one => one.scrollWidth <= one.clientWidth)")
         page.set_viewport_size(PHONE)  # type: ignore[arg-type]
         assert width(page) == PHONE["width"]
+
+
+def test_a_request_is_adjusted_after_a_preview_and_its_receipt_is_saved(stand: Stand, page: Page) -> None:
+    one = entry(1)
+    settle(stand.engine, one, node=None)
+    sign_in(page, stand.url, WORKER)
+    see(page, f"requests/{one.exchange_id}")
+    assert page.get_by_role("button", name="Adjust").count() == 0
+    sign_out(page)
+    sign_in(page, stand.url)
+    see(page, f"requests/{one.exchange_id}")
+    page.get_by_role("button", name="Adjust").click()
+    page.get_by_label("Charge, USD").fill("all of it")
+    page.get_by_label("Reason", exact=True).fill("goodwill: cut by our own deployment")
+    page.keyboard.press("Enter")
+    page.locator("dialog .notice").wait_for()
+    assert page.locator("[aria-invalid]").get_attribute("name") == "charge_usd"
+    page.get_by_label("Charge, USD").fill("0")
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_text(f"Charge: from ${usd_text(one.charge_nusd)} to $0").wait_for()
+    assert stand.get(f"/v1/exchanges/{one.exchange_id}")["adjustments"] == []
+    assert width(page) == PHONE["width"]
+    page.get_by_role("dialog").get_by_role("button", name="Adjust").click()
+    page.get_by_text("goodwill: cut by our own deployment by admin").wait_for()
+    assert page.inner_text(".big") == page.inner_text("tfoot td") == "$0"
+    page.get_by_role("button", name="Adjust").click()
+    page.get_by_label("Output", exact=True).fill("20")
+    page.get_by_label("Reason", exact=True).fill("counted twice")
+    page.keyboard.press("Enter")
+    page.get_by_text("Charge: an operator has set $0. It is calculated anew.").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Adjust").click()
+    page.get_by_text("2 changes").wait_for()
+    page.get_by_role("button", name="Receipt with proof").click()
+    page.get_by_text("is not closed: a receipt is of a closed month").wait_for()
 
 
 def usd(text: str) -> Decimal:

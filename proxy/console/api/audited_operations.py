@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.billing.correction import UnknownExchangeError
 from proxy.billing.keys import Account, ApiKey
 from proxy.console.api.endpoints import ApiCall
 from proxy.console.api.reading import invalid
@@ -108,6 +109,8 @@ def _refused(refusal: ValueError) -> ApiError:
     param = FIELDS.get(name) if colon else None
     if isinstance(refusal, UnknownAccountError) and param == "account":
         return ApiError(404, f"'account': {message}.", param=param, code="account_not_found")
+    if isinstance(refusal, UnknownExchangeError):
+        return ApiError(404, f"{refusal}.", param="exchange_id", code="exchange_not_found")
     if isinstance(refusal, UnknownGrantError):
         return ApiError(404, f"'grant': {message}.", param=param, code="grant_not_found")
     if isinstance(refusal, UnknownRuleError):

@@ -57,7 +57,7 @@ _CURSOR = re.compile(r"([0-9]{1,17})\.([0-9a-f-]{36})", re.ASCII)
 
 
 class ExchangesApi:
-    """The routes `/v1/exchanges` and `/v1/exchanges/{exchange_id}`."""
+    """The routes `/v1/exchanges`, `/v1/exchanges/{exchange_id}` and its `/receipt`."""
 
     def __init__(self, reports: LedgerReports, hides_providers: Callable[[], bool]) -> None:
         """`hides_providers`: the setting `hide_providers`."""
@@ -69,6 +69,10 @@ class ExchangesApi:
         yield Endpoint(
             method="GET", path="/v1/exchanges", summary="Settled exchanges: search, filters and order.",
             serve=self.listed, query=ListQuery, answers={200: ExchangePage},
+        )  # fmt: skip
+        yield Endpoint(
+            method="GET", path="/v1/exchanges/{exchange_id}/receipt", serve=self.receipt, answers={200: dict[str, Any]},
+            summary="The lines of one exchange on closed statements, with the proof.",
         )  # fmt: skip
         yield self.one_endpoint
 
@@ -125,7 +129,18 @@ class ExchangesApi:
             key_id = await self._reports.key_of_unsettled(call.named)
             if key_id is not None and call.session.may_see(key_id):
                 return ApiReply(Unsettled(id=call.named), 202, {"Retry-After": str(SETTLED_SOON_S)})
-        raise ApiError(404, "No such exchange.", param="exchange_id", code="exchange_not_found")
+        raise _no_exchange()
+
+    async def receipt(self, call: ApiCall) -> ApiReply:
+        """The receipt of an exchange, as `tokenweir receipt` prints it. Raises ApiError, OSError."""
+        found = await self._reports.one(call.named)
+        if found is None or not call.session.may_see(found.terminal.key_id):
+            raise _no_exchange()
+        try:
+            receipt = await self._reports.receipt(call.named)
+        except ValueError as none:  # its month is not closed, or entries of the month are archived
+            raise ApiError(409, f"{none}.", param="exchange_id", code="no_receipt") from None
+        return ApiReply(receipt, headers={"Content-Disposition": f'attachment; filename="receipt-{call.named}.json"'})
 
     def _visible(self, found: SettledExchange, session: ConsoleSession) -> SettledExchange:
         """What the caller may see of it."""
@@ -134,6 +149,10 @@ class ExchangesApi:
     async def _shown(self, found: Iterable[SettledExchange]) -> Mapping[str, ShownDimension]:
         """The values of the dimensions of these exchanges."""
         return await self._reports.shown(value_id for one in found for value_id in one.dimensions.values())
+
+
+def _no_exchange() -> ApiError:
+    return ApiError(404, "No such exchange.", param="exchange_id", code="exchange_not_found")
 
 
 def _values(query: ListQuery) -> dict[str, list[str]]:

@@ -1,10 +1,13 @@
 // One request as a receipt. Invariant: all amounts come from the ledger; nothing is computed here.
 
-import { ask, askUnfinished, pause } from "./api.js";
+import { ask, askUnfinished, pause, post, save } from "./api.js";
+import { Form } from "./form.js";
 import { count, exact, many, nusd, OUTCOMES, plain, SOURCES, span } from "./formatting.js";
+import { number, same } from "./limit_forms.js";
 import { Running } from "./live.js";
 import { here, to } from "./route.js";
-import { Back, Code, Copy, Empty, Failure, html, Money, Pairs, Status, Table, Time, useEffect, useRef, useState } from "./ui.js";
+import { Back, Code, Confirm, Copy, Empty, Failure, html, Money, openDialog, Pairs, Status, Table, Time, toast, useEffect, useRef,
+  useState } from "./ui.js";
 
 export const title = "Request";
 export const accepts = {};
@@ -14,12 +17,41 @@ const NAMES = { prompt: "Input", input: "Input", cached: "Cached input", complet
 const POLICIES = { drain: "kept reading", cancel: "cancelled at the provider", resume: "kept for resuming", background: "continued in the background" };
 
 const itemName = (name) => NAMES[name] ?? plain(name).replace(/^./, (first) => first.toUpperCase());
+const countName = (name) => itemName(name.replace("_tokens", ""));
 const text = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : typeof value === "number" ? count(value) : String(value));
 /** `tier:batch` → `batch tier`. */
 const unitName = (unit) => plain(unit.split(":").reverse().join(" "));
 const rate = (usd) => (usd === null ? "no price" : exact(nusd(usd)));
 const total = (usd) => (usd === null ? "Not charged" : exact(nusd(usd)));
 const signed = (usd) => (usd === null ? "–" : `${nusd(usd) < 0n ? "" : "+"}${exact(nusd(usd))}`);
+
+const pathOf = (one) => `v1/exchanges/${encodeURIComponent(one.id)}`;
+
+// -- actions
+
+const MONEY = { charge_usd: "Charge", cost_usd: "Provider cost" };
+const shown = (name, value) => (value === null ? "unknown" : name in MONEY ? exact(nusd(value)) : count(value));
+
+/** Asks for new totals, shows what they change, and writes the adjustment after a confirmation. */
+function adjust(one, again) {
+  const names = new Set(["prompt_tokens", "completion_tokens", ...Object.keys(one.usage.counts)]);
+  names.delete("total_tokens");
+  const send = (body) => post(`${pathOf(one)}/adjust`, body);
+  const Preview = ({ body, changed, replaced }) => html`<${Confirm} title="Adjust this request?" label="Adjust"
+    act=${async () => { await send({ ...body, replace: Object.keys(replaced).length > 0 }); toast("The request is adjusted."); again(); }}>
+    ${Object.entries(changed).map(([name, { old, new: next }]) => html`<span key=${name}>${MONEY[name] ?? countName(name)}: from <strong>${shown(name,
+      old)}</strong> to <strong>${shown(name, next)}</strong><br /></span>`)}
+    ${Object.entries(replaced).map(([name, usd]) => html`<span key=${name}>${MONEY[name]}: an operator has set ${shown(name, usd)}. It is calculated anew.
+      <br /></span>`)}
+    <span class="quiet">The adjustment is on the statement of this month.</span><//>`;
+  const usd = ([name, label]) => [name, { label: `${label}, USD`, hint: "unchanged: follows from the tokens", from: () => one[name] ?? "", to: same }];
+  openDialog(html`<${Form} title="Adjust this request" label="Preview" one=${one} fields=${Object.fromEntries([...Object.entries(MONEY).map(usd),
+    ...[...names].map((name) => [name, { label: countName(name), type: "number", min: 0, from: () => one.usage.counts[name] ?? "", to: number }]),
+    ["reason", { label: "Reason", hint: "the customer sees it", required: true, from: () => "", to: same }]])}
+    send=${async (body) => ({ body, ...await send({ ...body, dry_run: true }) })} done=${(found) => html`<${Preview} ...${found} />`} />`);
+}
+
+const saveReceipt = (one) => save(`${pathOf(one)}/receipt`, {}, `receipt-${one.id}.json`).catch((error) => toast(error.message));
 
 // -- the receipt
 
@@ -94,7 +126,7 @@ function Delivery({ one }) {
 function Tokens({ usage: used, details }) {
   const error = used.expected_error === null ? "" : ` ± ${Math.max(1, Math.round(used.expected_error * 100))} %`;
   return html`<section class="card"><h2>Tokens</h2><p><${Status} table=${SOURCES} name=${used.source} />${error}</p>
-    <${Pairs} of=${Object.entries(used.counts).map(([name, number]) => [itemName(name.replace("_tokens", "")), count(number)])} />
+    <${Pairs} of=${Object.entries(used.counts).map(([name, number]) => [countName(name), count(number)])} />
     ${used.evidence && html`<details open><summary>How it was estimated</summary>
       <${Pairs} of=${[["Estimator", used.estimator], ...Object.entries(used.evidence).map(([name, value]) => [EVIDENCE[name] ?? itemName(name), text(value)])]}
       /></details>`}
@@ -133,13 +165,16 @@ function ticket(one) {
     ...Object.entries(one.usage.counts).map(([name, number]) => `${plain(name)}: ${number}`), `Charge: ${total(one.charge_usd)}`, location.href].join("\n");
 }
 
-function Settled({ one, me }) {
+function Settled({ one, me, again }) {
   const [, why] = OUTCOMES[one.outcome] ?? ["", ""];
   return html`<div class="headline"><div class="big">${total(one.charge_usd)}</div>
     <div><${Status} table=${OUTCOMES} name=${one.outcome} />${one.adjustments.length > 0 && html` <span
     class="quiet">· ${many(one.adjustments.length, "change")}</span>`}
       ${why && html`<div class="quiet small">${why}</div>`}</div>
-    <div class="row push"><${Code}>${one.id}<//><${Copy} text=${one.id} label="Copy id" /><${Copy} text=${ticket(one)} label="Copy for ticket" /></div></div>
+    <div class="row push"><${Code}>${one.id}<//><${Copy} text=${one.id} label="Copy id" /><${Copy} text=${ticket(one)} label="Copy for ticket" />
+      <button type="button" class="small" title="This request on its closed statement, with the proof; check it by tokenweir verify"
+        onClick=${() => saveReceipt(one)}>Receipt with proof</button>
+      ${me.may === "admin" && html`<button type="button" class="small" onClick=${() => adjust(one, again)}>Adjust</button>`}</div></div>
     <div class="cards"><div class="stack"><${Receipt} one=${one} /><${Tokens} ...${one} /></div><${Delivery} one=${one} /><${Attempts} of=${one.attempts} />
       <${Details} one=${one} me=${me} /></div>`;
 }
@@ -147,12 +182,13 @@ function Settled({ one, me }) {
 /** Reads the request; while it runs, reads it again until it has ended. */
 function useRequest(id) {
   const [state, set] = useState({});
+  const [turn, again] = useState(0);
   useEffect(() => {
     const stop = new AbortController();
     (async () => {
       try {
         for (;;) {
-          const [one, wait] = await askUnfinished(`v1/exchanges/${encodeURIComponent(id)}`, { signal: stop.signal });
+          const [one, wait] = await askUnfinished(pathOf({ id }), { signal: stop.signal });
           if (wait === null) return set({ one });
           set({ unsettled: true, running: (await ask("v1/live", { signal: stop.signal })).data.find((stream) => stream.id === id) });
           await pause(wait, stop.signal);
@@ -163,15 +199,15 @@ function useRequest(id) {
       }
     })();
     return () => stop.abort();
-  }, [id]);
-  return state;
+  }, [id, turn]);
+  return { ...state, again: () => again(turn + 1) };
 }
 
 /** The request, or why it cannot be shown. */
 function Shown({ me, id }) {
-  const { one, error, running, unsettled } = useRequest(id);
+  const { one, error, running, unsettled, again } = useRequest(id);
   useEffect(() => { if (one && here().path[1] === id) document.title = `Request: ${one.model} · Tokenweir`; }, [one]);
-  if (one) return html`<${Settled} one=${one} me=${me} />`;
+  if (one) return html`<${Settled} one=${one} me=${me} again=${again} />`;
   if (error?.status === 404) return html`<${Empty}
     title="There is no request with this id.">Check the id: it is the header x-tokenweir-exchange of the answer. Or <a
     href=${to("requests", { q: id })}>search for it</a>: it may be another id.<//>`;

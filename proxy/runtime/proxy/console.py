@@ -15,6 +15,7 @@ import msgspec
 
 from proxy.budgets.store import BudgetStore
 from proxy.console.api.accounts import AccountsApi
+from proxy.console.api.adjustments import AdjustmentsApi
 from proxy.console.api.audited_operations import AuditedOperations
 from proxy.console.api.delivery import DeliveryApi
 from proxy.console.api.endpoints import HEADERS, Endpoint, add, add_session
@@ -136,7 +137,8 @@ class Console:
         await asyncio.to_thread(self.threads.close)
 
     def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
-        """Every endpoint that authenticates its caller."""
+        """Every endpoint that authenticates its caller. Of two paths that begin alike, the longer one comes first: a
+        name may contain a slash."""
         store = self._store
         operations = AuditedOperations(store.audit_log, self.threads, self._keyring)
         paid = partial(read_paid, store.engine)
@@ -156,6 +158,7 @@ class Console:
         )  # fmt: skip
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
         yield from UsageReportApi(self._reports, unix_time=time.time, hides_providers=self._hides_providers).endpoints()
+        yield from AdjustmentsApi(store.engine, store.ledger, operations).endpoints()
         yield from ExchangesApi(self._reports, self._hides_providers).endpoints()
         yield from RefusalsApi(self._refusals, self._reports).endpoints()
         yield from ProvidersApi(

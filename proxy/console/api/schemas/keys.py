@@ -445,6 +445,8 @@ FIELDS = {
     "alert_only": "alert_only",
     "usd": "usd",
     "reason": "reason",
+    "charge_usd": "charge_usd",
+    "cost_usd": "cost_usd",
     "id": "id",
     "grant": "grant",
     "name": "name",
