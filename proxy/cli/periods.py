@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,7 @@ def _close(options: argparse.Namespace) -> None:
         if left and not options.leave:
             raise PeriodError(f"{month}: some records are not settled:\n{_listed(left)}\n{_WAYS}")
         if not _is_closed(store, month):
+            _print_checks(settings, store, month)
             confirm(options, f"Close {month} and every open month before it? This cannot be undone.")
         months = close(store.ledger, month, by=operator(), left_behind=left, letterhead=settings.statement)
         issue_all(store.engine)
@@ -166,6 +168,15 @@ def _is_closed(store: LedgerStores, month: Month) -> bool:
         return read_closings(connection).closed_at(month) is not None
 
 
+def _print_checks(settings: Settings, store: LedgerStores, month: Month) -> None:
+    """Print what an operator should know before the month is closed."""
+    from proxy.runtime.machine.unsettled import closing_checks
+
+    for one in asyncio.run(closing_checks(settings, store.engine, month, asyncio.to_thread)):
+        if one.state != "ok":
+            print(f"tokenweir: {month}: {one.words}", file=sys.stderr)
+
+
 _WAYS = "Settle them (`tokenweir dead-letters list`), wait with --wait 10m, or close the month without them by --leave."
 
 
@@ -180,10 +191,7 @@ def _listed(left: list[Unsettled]) -> str:
 def _unsettled(settings: Settings, store: LedgerStores, month: Month) -> list[Unsettled]:
     from proxy.runtime.machine.unsettled import unsettled
 
-    async def in_thread(work: Any, *arguments: Any) -> Any:
-        return await asyncio.to_thread(work, *arguments)
-
-    return asyncio.run(unsettled(settings, store.engine, month, in_thread))
+    return asyncio.run(unsettled(settings, store.engine, month, asyncio.to_thread))
 
 
 def _receipt(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 PATIENCE_MS = 15_000
 STEPS_MAX = 6
+PHONE = {"width": 360, "height": 740}
 
 
 def sign_in(page: Page, url: str, secret: str = SECRET) -> None:
@@ -24,6 +26,42 @@ def sign_in(page: Page, url: str, secret: str = SECRET) -> None:
     page.keyboard.type(secret)  # the field has the focus
     page.keyboard.press("Enter")
     page.wait_for_selector("nav", state="attached")  # on a phone it is in a drawer
+
+
+def sign_out(page: Page) -> None:
+    choose(page, "Signed in as", "Sign out")
+
+
+def choose(page: Page, menu: str, action: str) -> None:
+    """An action of a menu; by keyboard alone."""
+    page.get_by_role("button", name=menu).focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("menuitem", name=action, exact=True).focus()
+    page.keyboard.press("Enter")
+
+
+def heading(page: Page, words: str) -> None:
+    page.get_by_role("heading", name=words, exact=True, level=1).wait_for()
+
+
+def see(page: Page, view: str) -> str:
+    """Go there; all that is said there, once it has been asked for."""
+    page.evaluate(f"location.hash = '#/{view}'")
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    until(page, "!document.querySelector('.loading, .busy') && !!document.querySelector('.view')?.childElementCount")
+    return page.inner_text("main")
+
+
+def until(page: Page, true: str) -> None:
+    """Wait for it; Playwright's own way needs an `eval`, which the page forbids."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not page.evaluate(true):
+        assert time.monotonic() < deadline, f"{true}: {page.inner_text('main')}"
+        page.wait_for_timeout(20)
+
+
+def width(page: Page) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth"))
 
 
 class Demo:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.console.browsing import PATIENCE_MS, PHONE
 from tests.console.stand import Stand
 from tests.ledger.entries import a_ledger
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture
@@ -18,3 +23,18 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
     yield made
     made.close()
     engine.dispose()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A new tab of a phone's size, where nothing may go wrong unseen."""
+    context = browser.new_context(viewport=PHONE, locale="en-GB", reduced_motion="reduce")
+    context.set_default_timeout(PATIENCE_MS)
+    tab = context.new_page()
+    wrong: list[str] = []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    yield tab
+    context.close()
+    # A refusal that the page shows in words is told by the browser too.
+    assert [one for one in wrong if "the server responded with a status of 4" not in one] == []

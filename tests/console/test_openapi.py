@@ -56,6 +56,8 @@ ROUTES = {
     "/v1/organization/usage/completions": ["get"],
     "/v1/dead-letters": ["get"],
     "/v1/models": ["get"],
+    "/v1/periods/close": ["post"],
+    "/v1/periods/{month}": ["get"],
     "/v1/providers": ["get"],
     "/v1/refusals": ["get"],
     "/v1/sinks": ["get"],

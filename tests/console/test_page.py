@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +20,7 @@ from proxy.billing.correction import CorrectionRequest
 from proxy.billing.money import usd_text
 from proxy.console.page_routes import FOLDER, page_files
 from proxy.demo.script import Shape
-from tests.console.browsing import PATIENCE_MS, sign_in
+from tests.console.browsing import PHONE, choose, heading, see, sign_in, sign_out, until, width
 from tests.console.entries import entry, rerated
 from tests.console.furnished import KEYS, furnish, running
 from tests.console.serving import opened
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.io
 
-PHONE = {"width": 360, "height": 740}
 VIEWS = {"overview": "Overview", "usage": "Usage", "requests": "Requests", "live": "Live",
          "customers": "Customers", "keys": "Keys", "budgets": "Budgets", "models": "Models & prices",
          "providers": "Providers", "statements": "Statements", "delivery": "Delivery", "audit": "Audit"}  # fmt: skip
@@ -86,57 +84,6 @@ def test_the_page_asks_nobody_else_and_makes_no_markup() -> None:
 
 
 # -- the page ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A new tab of a phone's size, where nothing may go wrong unseen."""
-    context = browser.new_context(viewport=PHONE, locale="en-GB", reduced_motion="reduce")
-    context.set_default_timeout(PATIENCE_MS)
-    tab = context.new_page()
-    wrong: list[str] = []
-    tab.on("pageerror", lambda error: wrong.append(str(error)))
-    tab.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
-    yield tab
-    context.close()
-    # A refusal that the page shows in words is told by the browser too.
-    assert [one for one in wrong if "the server responded with a status of 4" not in one] == []
-
-
-def sign_out(page: Page) -> None:
-    choose(page, "Signed in as", "Sign out")
-
-
-def choose(page: Page, menu: str, action: str) -> None:
-    """An action of a menu; by keyboard alone."""
-    page.get_by_role("button", name=menu).focus()
-    page.keyboard.press("Enter")
-    page.get_by_role("menuitem", name=action, exact=True).focus()
-    page.keyboard.press("Enter")
-
-
-def heading(page: Page, words: str) -> None:
-    page.get_by_role("heading", name=words, exact=True, level=1).wait_for()
-
-
-def see(page: Page, view: str) -> str:
-    """Go there; all that is said there, once it has been asked for."""
-    page.evaluate(f"location.hash = '#/{view}'")
-    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
-    until(page, "!document.querySelector('.loading, .busy') && !!document.querySelector('.view')?.childElementCount")
-    return page.inner_text("main")
-
-
-def until(page: Page, true: str) -> None:
-    """Wait for it; Playwright's own way needs an `eval`, which the page forbids."""
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while not page.evaluate(true):
-        assert time.monotonic() < deadline, f"{true}: {page.inner_text('main')}"
-        page.wait_for_timeout(20)
-
-
-def width(page: Page) -> int:
-    return int(page.evaluate("document.documentElement.scrollWidth"))
 
 
 def test_a_button_leads_through_the_identity_provider_and_back(page: Page, tmp_path: Path) -> None:
@@ -243,10 +190,10 @@ def test_no_page_has_a_barrier(stand: Stand, browser: Browser, scheme: Literal["
     wrong = []
     for view in views:
         see(page, view)
-        for width in (1_440, 768, 390):
-            page.set_viewport_size({"width": width, "height": 900})
+        for wide in (1_440, 768, 390):
+            page.set_viewport_size({"width": wide, "height": 900})
             found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-            wrong += [(view, width, one["id"], one["nodes"][0]["html"]) for one in found]
+            wrong += [(view, wide, one["id"], one["nodes"][0]["html"]) for one in found]
     context.close()
     assert wrong == []
 

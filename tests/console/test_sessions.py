@@ -58,7 +58,8 @@ def test_a_query_about_a_key_is_no_key_in_the_url(stand: Stand) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "least"),
     [("/key/generate", NEW_KEY, "operate"), ("/account/new", {"kind": "project", "name": "p"}, "operate"),
-     ("/credit/add", {"account": "org_default", "usd": 1, "reason": "r", "id": "i"}, "admin")],
+     ("/credit/add", {"account": "org_default", "usd": 1, "reason": "r", "id": "i"}, "admin"),
+     ("/v1/periods/close", {"month": "2026-09"}, "admin")],
 )  # fmt: skip
 def test_a_role_is_a_limit(stand: Stand, path: str, body: object, least: str) -> None:
     order = ("read", "operate", "admin")

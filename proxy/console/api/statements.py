@@ -17,9 +17,10 @@ from sqlalchemy import Engine
 
 from proxy.billing.keys import Account, AccountKind
 from proxy.billing.money import usd_text
-from proxy.billing.period import Month, month_from, month_of
+from proxy.billing.period import Month, month_of
 from proxy.console.api.endpoints import HEADERS, ApiCall, ApiReply, Endpoint
 from proxy.console.api.hidden_providers import hides_from, statement_without_providers
+from proxy.console.api.months import MonthState, MonthText, month_named, month_state
 from proxy.console.api.reading import invalid
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
@@ -41,10 +42,6 @@ from proxy.storage.executor import BoundedExecutor
 PAGE_DEFAULT, PAGE_MAX = 20, 100
 # Customers of one page of usage; the others of a month have nothing to bill.
 SCOPES_MAX = 100_000
-
-MonthText = Annotated[str, Meta(pattern="^[0-9]{4}-(0[1-9]|1[0-2])$", description="a month, as 2026-11")]
-State = Literal["open", "provisional", "final"]
-"""open: the month is not over; provisional: it is over and not closed; final: it is closed and never changes"""
 
 # The time of a PDF grows with the square of the rows: two seconds for 1,000, twenty for 5,000.
 PDF_ROWS_MAX = 3_000
@@ -79,7 +76,7 @@ class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
     scope_id: str
     scope_kind: Literal["organization", "project"]
     name: str
-    state: State
+    state: MonthState
     charge_usd: str
     """usage and adjustments, as booked"""
     amount_due_usd: str | None
@@ -92,7 +89,7 @@ class MonthShown(msgspec.Struct, frozen=True, kw_only=True):
     """A month of the ledger."""
 
     month: str
-    state: State
+    state: MonthState
     closed_at: str | None
     closed_by: str | None
 
@@ -102,7 +99,7 @@ class StatementPage(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["list"] = "list"
     month: str
-    state: State
+    state: MonthState
     months: list[MonthShown]
     """the last twelve months, the newest first"""
     listed: list[StatementLine] = msgspec.field(name="data")
@@ -144,7 +141,7 @@ class StatementsApi:
     async def one(self, call: ApiCall) -> ApiReply | web.StreamResponse:
         """One statement. Raises ApiError, OSError."""
         query: StatementQuery = call.query
-        month = self._month(query.month)
+        month = month_named(query.month, self.unix_time())
         own = call.session.key
         if own is not None and call.named != own.key_id:
             raise _no_scope()
@@ -163,7 +160,8 @@ class StatementsApi:
     # -- on a thread
 
     def _page(self, query: StatementsQuery) -> StatementPage:
-        month = self._month(str(month_of(self.unix_time())) if query.month is UNSET else query.month)
+        now = self.unix_time()
+        month = month_named(str(month_of(now)) if query.month is UNSET else query.month, now)
         kind = AccountKind(query.kind)
         wanted = AccountFilter(kind=kind, text=None if query.q is UNSET else query.q, order=AccountOrder.NAME)
         first = (query.page - 1) * query.size
@@ -172,7 +170,7 @@ class StatementsApi:
         accounts = [found[line.account_id] for line in lines]
         with reading(self.engine) as connection:
             periods = {str(period.month): period for period in read_periods(connection)}
-        state = self._state(month, periods)
+        state = month_state(month, periods.get(str(month)), now)
         shown = self._final(accounts, month) if state == "final" else self._charges(accounts, month, kind, state)
         return StatementPage(
             month=str(month), state=state, months=list(self._months(periods)), listed=shown, total_count=total,
@@ -201,7 +199,7 @@ class StatementsApi:
         return found
 
     def _charges(
-        self, accounts: Iterable[Account], month: Month, kind: AccountKind, state: State
+        self, accounts: Iterable[Account], month: Month, kind: AccountKind, state: MonthState
     ) -> list[StatementLine]:
         """The charges so far, from daily sums."""
         is_organization = kind is AccountKind.ORGANIZATION
@@ -237,31 +235,14 @@ class StatementsApi:
             return StatementOwner(account.account_id, account.kind.value, account.name)
         raise _no_scope()
 
-    # -- months
-
-    def _month(self, text: str) -> Month:
-        """Raises ApiError for a month that has not begun."""
-        try:
-            month = month_from(text)
-        except ValueError as wrong:
-            raise invalid(f"'month': {wrong}.", "month") from None
-        if month.since > self.unix_time():
-            raise invalid(f"'month': {month} has not begun.", "month")
-        return month
-
-    def _state(self, month: Month, periods: Mapping[str, Period]) -> State:
-        period = periods.get(str(month))
-        if period is not None and period.issued_at is not None:
-            return "final"
-        return "open" if self.unix_time() < month.until else "provisional"
-
     def _months(self, periods: Mapping[str, Period]) -> Iterable[MonthShown]:
-        month = month_of(self.unix_time())
+        now = self.unix_time()
+        month = month_of(now)
         for _ in range(12):
             period = periods.get(str(month))
             yield MonthShown(
                 month=str(month),
-                state=self._state(month, periods),
+                state=month_state(month, period, now),
                 closed_at=None if period is None else iso_utc(period.closed_at),
                 closed_by=None if period is None else period.closed_by,
             )

@@ -91,6 +91,8 @@ export const moment = (at, zone) => format(at, zone, { ...(dateIn(at, zone).slic
 export const date = (at, zone) => format(at, zone, { ...DAY, year: "numeric" });
 export const shortDay = (at, zone) => format(at, zone, DAY);
 export const day = (at, zone) => format(at, zone, { weekday: "short", ...DAY });
+/** `October 2026` for `2026-10`. */
+export const monthName = (month) => format(new Date(`${month}-01T00:00:00Z`), "UTC", { month: "long", year: "numeric" });
 export const utc = (at) => `${at.toISOString().replace("T", " ").replace("Z", "")} UTC`;
 
 /** The calendar date, `2026-11-26`. */

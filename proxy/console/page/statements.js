@@ -1,9 +1,10 @@
 // Statements: the bills of each month. Invariant: a final statement never changes.
 
 import { ask, save } from "./api.js";
-import { count, date, many } from "./formatting.js";
+import { closeMonth } from "./closing.js";
+import { count, date, many, monthName } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
-import { Empty, Filters, html, Loaded, Menu, Pages, Table, toast, useData } from "./ui.js";
+import { Empty, Filters, html, Loaded, Menu, Pages, Table, toast, useData, useEffect } from "./ui.js";
 
 export const title = "Statements";
 const MONTH = /^\d{4}-(0[1-9]|1[0-2])$/;
@@ -12,10 +13,10 @@ export const accepts = { month: (value) => MONTH.test(value), kind: Object.keys(
 
 const PAGE = 50;
 const STATES = { open: ["Open", "The month has not ended"], provisional: ["Not closed", "The month has ended; its statements may change until it is closed"],
+  closing: ["Closing", "The month is closed: its statements are being made final"],
   final: ["Final", "The month is closed: its statements never change"] };
 const FILES = { pdf: "PDF", csv: "CSV", json: "JSON" };
 
-const nameOf = (month) => new Intl.DateTimeFormat("en-GB", { month: "long", year: "numeric", timeZone: "UTC" }).format(new Date(`${month}-01T00:00:00Z`));
 const State = ({ name }) => html`<span class="status" title=${STATES[name][1]}>
   ${name === "provisional" && html`<span class="dot careful" aria-hidden="true" />`}${STATES[name][0]}</span>`;
 
@@ -42,19 +43,31 @@ function usageOf(one, month) {
   return to(["customers", one.scope_id], { period: null, from: `${month}-01`, to: last, tz: null, basis: "booking" });
 }
 
-function All() {
+/** What is left to do for a month that has ended. */
+const Ended = ({ of: { state, month }, me, again }) => html`${state === "closing" && html`<p class="notice" role="status">
+  ${monthName(month)} is closed, and its statements are being made final.</p>`}
+  ${state === "provisional" && html`<div class="notice"><p>${monthName(month)} is not closed: its statements may still change.</p><div class="row">
+    <button type="button" onClick=${() => closeMonth(month, me, again)}>${me.may === "admin" ? "Check and close" : "Check"} ${monthName(month)}</button></div>
+    </div>`}`;
+
+const CLOSING_S = 3;
+
+function All({ me }) {
   const { query } = here();
   const { month, kind, q, page } = query;
   const wanted = { month, kind, q, page, size: PAGE };
   const data = useData((signal) => ask("v1/statements", { query: wanted, signal }), [JSON.stringify(wanted)], { keep: `statements ${JSON.stringify(wanted)}` });
-  const months = Object.fromEntries((data.data?.months ?? []).map((one) => [one.month, `${nameOf(one.month)}, ${STATES[one.state][0].toLowerCase()}`]));
+  useEffect(() => {
+    if (data.data?.state !== "closing") return undefined;
+    const timer = setTimeout(data.again, CLOSING_S * 1000);
+    return () => clearTimeout(timer);
+  }, [data.data]);
+  const months = Object.fromEntries((data.data?.months ?? []).map((one) => [one.month, `${monthName(one.month)}, ${STATES[one.state][0].toLowerCase()}`]));
   const set = (changes) => go(withQuery({ page: null, ...changes }));
   return html`<${Filters} fields=${{ month: { label: "Month", options: months, required: true }, kind: { label: "Of", options: KINDS, required: true },
     q: { label: "Search", hint: "Search by name" } }} values=${{ kind: "organization", month: data.data?.month, ...query }} set=${set} />
-    <${Loaded} of=${data}>${(found) => html`${found.state === "provisional" && html`<p class="notice">
-      ${nameOf(found.month)} is not closed. Reconcile it, then close it: <code>tokenweir periods close ${found.month}
-      </code>. Its statements are final then.</p>`}
-      ${found.data.length ? html`<${Table} caption=${`${nameOf(found.month)} (UTC), ${many(found.total_count, "statement")}`} columns=${columns(found.month)}
+    <${Loaded} of=${data}>${(found) => html`<${Ended} of=${found} me=${me} again=${data.again} />
+      ${found.data.length ? html`<${Table} caption=${`${monthName(found.month)} (UTC), ${many(found.total_count, "statement")}`} columns=${columns(found.month)}
         rows=${found.data} keyOf=${(one) => one.scope_id} /><${Pages} page=${found.current_page} pages=${found.total_pages} total=${found.total_count}
         word="statements" set=${(next) => go(withQuery({ page: next }))} />`
     : html`<${Empty} title="No match."><a href=${to("statements")}>Show all ${count(found.total_count) === "0" ? "" : "statements"}</a>.<//>`}`}<//>`;
@@ -70,11 +83,11 @@ function Own({ me }) {
   const months = Array.from({ length: MONTHS }, (_, back) => new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - back, 1)).toISOString().slice(0,
     7)).filter((month) => month >= first);
   return html`<${Table} caption="Your statements (UTC months)" rows=${months.map((month) => ({ id: month }))} columns=${[
-    { label: "Month", lead: true, cell: (one) => nameOf(one.id) },
+    { label: "Month", lead: true, cell: (one) => monthName(one.id) },
     { label: "Download", amount: true, cell: (one) => html`<span class="row">
       ${Object.entries({ html: "Page", ...FILES }).map(([format, words]) => html`<button type="button" class="small" key=${format}
-      aria-label=${`${words} of ${nameOf(one.id)}`} onClick=${() => download(me.key_id, one.id, format)}>${words}</button>`)}</span>` },
+      aria-label=${`${words} of ${monthName(one.id)}`} onClick=${() => download(me.key_id, one.id, format)}>${words}</button>`)}</span>` },
   ]} />`;
 }
 
-export const Page = ({ me }) => (me.role === "key" ? html`<${Own} me=${me} />` : html`<${All} />`);
+export const Page = ({ me }) => (me.role === "key" ? html`<${Own} me=${me} />` : html`<${All} me=${me} />`);

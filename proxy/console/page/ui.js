@@ -299,7 +299,7 @@ export function Confirm({ title, label, act, children }) {
       set({ busy: false, error });
     }
   };
-  return html`<${Dialog} title=${title}><p>${children}</p>${state.error && html`<${Failure} error=${state.error} />`}
+  return html`<${Dialog} title=${title}><div class="words">${children}</div>${state.error && html`<${Failure} error=${state.error} />`}
     <div class="row end"><button type="button" autofocus onClick=${closeDialog}>Cancel</button>
       <button type="button" class="danger" disabled=${state.busy} onClick=${run}>${label}</button></div><//>`;
 }

@@ -101,7 +101,7 @@ def close(
     with store.settling() as settling:
         require_over(month, settling.now)
         connection = settling.connection
-        months = _open_until(connection, month)
+        months = open_until(connection, month)
         kept = None if letterhead == NO_LETTERHEAD else msgspec.to_builtins(replace(letterhead, logo=None))
         row = {
             "closed_at": settling.now, "closed_by": by, "left_behind": list(left_behind) or None, "letterhead": kept
@@ -111,7 +111,8 @@ def close(
         return months
 
 
-def _open_until(connection: Connection, month: Month) -> list[Month]:
+def open_until(connection: Connection, month: Month) -> list[Month]:
+    """The open months up to `month`, in order: those that its closing closes. Empty if it is closed."""
     last = read_closings(connection).last
     one = _first_month(connection, month) if last is None else last.next
     months = []

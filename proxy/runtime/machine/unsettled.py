@@ -1,5 +1,5 @@
-"""The unsettled records of a month that is to be closed, and the automatic closing of months. Invariant: a settled
-record is not listed, however late its receipt is."""
+"""The unsettled records and the checks of a month that is to be closed, and the automatic closing of months. Invariant:
+a settled record is not listed, however late its receipt is."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from proxy.ledger.schema.tables import dead_letters
 from proxy.ledger.settling.settling import OPEN
 from proxy.ledger.settling.spend import settled
 from proxy.ledger.settling.store import LedgerStore
+from proxy.reconciliation.integrity import RecordsInFlight
+from proxy.reports.closing_checks import ClosingCheck, read_closing_checks
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.records_in_flight import read_records_in_flight
 from proxy.settings import Settings
@@ -58,6 +60,16 @@ async def unsettled(settings: Settings, engine: Engine, month: Month, in_thread:
     if letters := await in_thread(_open_letters, engine, month):
         named.append(_unsettled("dead letter", letters))
     return named
+
+
+async def closing_checks(settings: Settings, engine: Engine, month: Month, in_thread: InThread) -> list[ClosingCheck]:
+    """The checks of the month that prevent no closing; see `read_closing_checks`. Raises LedgerUnavailable,
+    QueueUnavailable."""
+    in_flight = RecordsInFlight() if settings.queue is None else await read_records_in_flight(settings)
+    read: list[ClosingCheck] = await in_thread(
+        partial(read_closing_checks, engine, month, clock=time.time, in_flight=in_flight)
+    )
+    return read
 
 
 def _unsettled(what: str, ids: Collection[str]) -> Unsettled:

@@ -27,6 +27,7 @@ from proxy.console.api.limits import LimitsApi
 from proxy.console.api.live import LiveApi
 from proxy.console.api.models import ModelsApi
 from proxy.console.api.openapi import document
+from proxy.console.api.periods import PeriodsApi
 from proxy.console.api.providers import ProvidersApi
 from proxy.console.api.refusals import RefusalsApi
 from proxy.console.api.sessions import Sessions
@@ -49,10 +50,12 @@ from proxy.ledger.dimensions.values import DimensionValues
 from proxy.reports.dimensions import ValueReader
 from proxy.reports.totals import read_paid
 from proxy.runtime.machine.ledger_stores import LedgerStores
+from proxy.runtime.machine.unsettled import closing_checks, unsettled
 from proxy.runtime.proxy.deployment_state import DeploymentState
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.settings.listeners import AdminSettings
+from proxy.settings.statement import StatementSettings
 from proxy.sinks.kinds import receiving_details
 
 # A few reads of the ledger at once and a few that wait, so that no dashboard slows the settling down.
@@ -119,6 +122,9 @@ class Console:
     def _hides_providers(self) -> bool:
         return self._state.configuration.settings.hide_providers
 
+    def _letterhead(self) -> StatementSettings:
+        return self._state.configuration.settings.statement
+
     @property
     def sockets(self) -> list[socket.socket]:
         """The sockets that the console listens on."""
@@ -168,8 +174,14 @@ class Console:
         yield from ModelsApi(self._reports, configured=self._state.models, unix_time=time.time).endpoints()
         yield from StatementsApi(
             store.engine, self.threads, store.accounts, store.keys,
-            letterhead=lambda: self._state.configuration.settings.statement, unix_time=time.time,
+            letterhead=self._letterhead, unix_time=time.time,
             hides_providers=self._hides_providers,
+        ).endpoints()  # fmt: skip
+        yield from PeriodsApi(
+            store.engine, store.ledger, operations, self.threads,
+            unsettled=partial(unsettled, self._settings, store.engine, in_thread=self.threads.run),
+            checks=partial(closing_checks, self._settings, store.engine, in_thread=self.threads.run),
+            letterhead=self._letterhead, unix_time=time.time,
         ).endpoints()  # fmt: skip
         yield from DeliveryApi(store.engine, self.threads, sinks=partial(self._state.sinks, store.engine)).endpoints()
         yield from LiveApi(
