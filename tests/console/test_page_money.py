@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.console.browsing import PHONE, see, sign_in, width
+from tests.console.entries import MONTH, use_september
 from tests.console.stand import READER, Stand
-from tests.console.test_periods import MONTH, used
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.io
 
-__all__ = ["used"]
 
-
-def test_a_month_is_closed_after_its_checks(used: Stand, page: Page) -> None:
+def test_a_month_is_closed_after_its_checks(stand: Stand, page: Page) -> None:
     """Who may only read sees the checks."""
-    sign_in(page, used.url, READER)
+    use_september(stand)
+    sign_in(page, stand.url, READER)
     assert "September 2026 is not closed" in see(page, f"statements?month={MONTH}")
     page.get_by_role("button", name="Check September 2026").click()
     dialog = page.get_by_role("dialog")
@@ -30,7 +29,7 @@ def test_a_month_is_closed_after_its_checks(used: Stand, page: Page) -> None:
     dialog.get_by_role("button").click()
     page.context.clear_cookies()
     page.reload()
-    sign_in(page, f"{used.url}#/statements?month={MONTH}")
+    sign_in(page, f"{stand.url}#/statements?month={MONTH}")
     page.get_by_role("button", name="Check and close September 2026").click()
     assert "Without a price, and so without a charge: 1 request." in dialog.inner_text()
     assert width(page) == PHONE["width"]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import insert
 
 from proxy.billing.period import month_from, month_of
@@ -18,27 +16,20 @@ from proxy.ledger.schema.tables import dead_letters
 from proxy.reports import closing_checks
 from proxy.reports.usage import id_from
 from proxy.storage.database import reading, writing
+from tests.console.entries import MONTH, SEPTEMBER_10, use_september
 from tests.console.stand import READER, SECRET, WORKER, Stand
-from tests.ledger.priced_entries import a_real_entry, settle
 
 pytestmark = pytest.mark.io
-
-MONTH = "2026-09"
-BEGAN = datetime(2026, 9, 10, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture
 def used(stand: Stand) -> Stand:
-    """One key has used something in September: one request has no price, and the cost of another is unknown."""
-    stand.key("key-1")
-    for number, differences in enumerate(({}, {"price": None}, {"cost": None})):
-        one = a_real_entry(number, started_at=BEGAN, **differences)  # type: ignore[arg-type]
-        settle(stand.engine, replace(one, exchange_id=f"{id_from(BEGAN)}7{number:03x}-8000-000000000000"), node=None)
+    use_september(stand)
     return stand
 
 
 def letter(stand: Stand) -> None:
-    row = {"id": "letter-1", "exchange_id": f"{id_from(BEGAN)}7fff-8000-000000000000", "kind": "usage", "seq": 0,
+    row = {"id": "letter-1", "exchange_id": f"{id_from(SEPTEMBER_10)}7fff-8000-000000000000", "kind": "usage", "seq": 0,
            "reason": "unreadable: cut off", "payload": "{}", "state": "open", "times_seen": 1,
            "state_at": 1.0, "first_seen": 1.0, "last_seen": 2.0}  # fmt: skip
     with writing(stand.engine) as connection:
