@@ -85,6 +85,8 @@ OPERATORS = [
     ("POST", "/key/delete"),
     ("POST", "/key/block"),
     ("POST", "/key/unblock"),
+    ("POST", "/key/bulk_block"),
+    ("POST", "/key/bulk_unblock"),
     ("POST", "/key/key-1/regenerate"),
     ("POST", "/v1/exchanges/x/adjust"),
 ]
@@ -400,6 +402,27 @@ def test_what_cannot_be_is_refused_by_its_name_and_changes_nothing(stand: Stand)
 
 
 # -- the life of a key -------------------------------------------------------------------------------------------
+
+
+def test_many_keys_are_blocked_each_by_itself(stand: Stand) -> None:
+    secrets = [stand.key(f"key-{number}") for number in range(3)]
+    stand.post("/key/delete", {"keys": ["key-2"]})
+    names = ["key-0", "key-1", "key-0", "key-2", "nobody"]
+    result = stand.post("/key/bulk_block", {"keys": names})
+    assert result["done"] == ["key-0", "key-1"]
+    assert {one["key"]: one["message"] for one in result["failed"]} == {
+        "key-2": "the key key-2 is revoked and cannot be changed; create a new key.", "nobody": "No such key.",
+    }  # fmt: skip
+    assert [stand("GET", "/v1/me", key=secret).status for secret in secrets] == [401] * 3
+    assert stand.post("/key/bulk_unblock", {"keys": ["key-0", "key-1"]}) == {"done": ["key-0", "key-1"], "failed": []}
+    assert stand.get("/v1/me", key=secrets[0])["key_id"] == "key-0"
+    did = [(one["action"], one["target"], one["result"]) for one in stand.get("/v1/audit?action=key.block")["data"]]
+    done, refused = (("key.block", name, word) for name, word in (("key-0", "done"), ("nobody", "refused")))
+    assert (len(did), did[-1], did[0]) == (4, done, refused)
+    for wrong in ([], ["k"] * 101, ["key-0", secrets[0]]):
+        answered = stand("POST", "/key/bulk_block", {"keys": wrong})
+        assert (answered.status, answered.body["error"]["param"]) == (400, "keys")
+        assert secrets[0] not in str(answered.body)
 
 
 def test_the_life_of_a_key(stand: Stand) -> None:

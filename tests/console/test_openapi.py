@@ -33,6 +33,8 @@ ROUTES = {
     "/grant/list": ["get"],
     "/grant/revoke": ["post"],
     "/key/block": ["post"],
+    "/key/bulk_block": ["post"],
+    "/key/bulk_unblock": ["post"],
     "/key/delete": ["post"],
     "/key/generate": ["post"],
     "/key/info": ["get"],

@@ -254,6 +254,39 @@ def test_every_key_can_be_found_among_many(stand: Stand, page: Page) -> None:
     heading(page, "Key")
 
 
+def test_keys_are_blocked_in_bulk_and_who_fails_is_named(stand: Stand, page: Page) -> None:
+    for number in range(60):
+        stand.keys.create(
+            key_id=f"key-{number:02}", digest=bytes([number]) * 32, hint="tw-…", alias=f"many {number:02}",
+            models=None, expires_at=None,
+        )  # fmt: skip
+    stand.key("key-other", alias="the other")
+    sign_in(page, stand.url)
+    see(page, "keys?q=many&sort=alias")
+    for name in ("many 00", "many 01"):
+        page.get_by_label(f"Select {name}").check()
+    page.get_by_role("button", name="Block 2 keys").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("many 00, many 01. Their requests are rejected").wait_for()
+    stand.post("/key/delete", {"keys": ["key-01"]})
+    dialog.get_by_role("button", name="Block 2 keys").click()
+    page.get_by_text("1 key blocked.").wait_for()
+    dialog.get_by_text("many 01: the key key-01 is revoked").wait_for()
+    assert width(page) == PHONE["width"]
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_label("Select this page").check()
+    page.get_by_role("button", name="Select all 59 keys").click()
+    page.get_by_role("button", name="Block 59 keys").click()
+    dialog.get_by_text("1 other key is blocked or revoked already.").wait_for()
+    dialog.get_by_role("button", name="Block 58 keys").click()
+    page.get_by_text("58 keys blocked.").wait_for()
+    assert stand.get("/key/list?status=blocked")["total_count"] == 59
+    page.locator(".toast", has_text="58 keys blocked.").get_by_role("button", name="Undo").click()
+    page.get_by_text("58 keys unblocked.").wait_for()
+    assert [one["token"] for one in stand.get("/key/list?status=blocked")["keys"]] == ["key-00"]
+    assert stand.get("/key/list?q=other")["keys"][0]["blocked"] is False
+
+
 def test_a_batch_is_one_row_that_opens(stand: Stand, page: Page) -> None:
     lines = [replace(entry(number), details={"batch_id": "batch_7", "custom_id": str(number)}) for number in range(25)]
     batch = replace(entry(25), charge_nusd=0, details={"batch_id": "batch_7", "batch": {"lines": 25}})

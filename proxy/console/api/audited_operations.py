@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -50,31 +50,58 @@ class AuditedOperations:
         self, call: ApiCall, action: str, target: str | None, fields: Any, work: Callable[[PendingEntry], Any]
     ) -> Any:
         """Records and runs `work`, then refreshes the keyring. Raises ApiError if the store refuses the change."""
-        sent = {} if fields is None else msgspec.to_builtins(fields)
-        details = {name: value for name, value in sent.items() if name not in _NAMES}
+        details = _details(fields)
+        result = await self.call_store(lambda: self._recorded(call, action, target, details, work))
+        await self._refreshed()
+        return result
 
-        def recorded() -> Any:
-            by = Actor(call.session.actor, "api", call.session.address)
-            with self._audit_log.operation(by, action, target, details) as act:
-                done = work(act)
-                if isinstance(done, ApiKey):
-                    act.target = done.key_id
-                if isinstance(done, Account):
-                    act.target = done.account_id
-                return done
+    async def run_each(
+        self, call: ApiCall, action: str, targets: Iterable[str], work: Callable[[str], Any]
+    ) -> dict[str, str | None]:
+        """Records and runs `work` for each target, then refreshes the keyring once. Returns for each target why it was
+        refused; None: it is done. Raises OSError: the targets so far are done."""
 
-        result = await self.call_store(recorded)
+        def run_all() -> dict[str, str | None]:
+            return {target: one(target) for target in targets}
+
+        def one(target: str) -> str | None:
+            try:
+                self._recorded(call, action, target, {}, lambda _act: work(target))
+            except ValueError as refusal:
+                return _refused(refusal).message
+            return None
+
+        results: dict[str, str | None] = await self.call_store(run_all)
+        await self._refreshed()
+        return results
+
+    def _recorded(
+        self,
+        call: ApiCall,
+        action: str,
+        target: str | None,
+        details: Mapping[str, Any],
+        work: Callable[[PendingEntry], Any],
+    ) -> Any:
+        """On a thread. Raises ValueError, OSError."""
+        by = Actor(call.session.actor, "api", call.session.address)
+        with self._audit_log.operation(by, action, target, details) as act:
+            done = work(act)
+            if isinstance(done, ApiKey):
+                act.target = done.key_id
+            if isinstance(done, Account):
+                act.target = done.account_id
+            return done
+
+    async def _refreshed(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(REFRESH_S_MAX):
                 await self._keyring.refresh()
-        return result
 
     async def call_store(self, work: Callable[[], Any]) -> Any:
         """Runs `work` on a thread. Raises ApiError if the store refuses the change."""
         try:
             return await self._threads.run(work)
-        except UnknownKeyError:
-            raise unknown_key() from None
         except ValueError as refusal:
             raise _refused(refusal) from None
 
@@ -92,6 +119,12 @@ class AuditedOperations:
         return found.key_id
 
 
+def _details(fields: Any) -> dict[str, Any]:
+    """The fields of a request, for the audit log."""
+    sent = {} if fields is None else msgspec.to_builtins(fields)
+    return {name: value for name, value in sent.items() if name not in _NAMES}
+
+
 def checked(param: str, read: Callable[[Any], Any], value: Any) -> Any:
     """`read(value)`; raises ApiError instead of ValueError. It names the field that the message begins with, or else
     `param`."""
@@ -105,6 +138,8 @@ def checked(param: str, read: Callable[[Any], Any], value: Any) -> Any:
 
 def _refused(refusal: ValueError) -> ApiError:
     """The store's message, under the name of the request's field."""
+    if isinstance(refusal, UnknownKeyError):
+        return unknown_key()
     name, colon, message = str(refusal).partition(": ")
     param = FIELDS.get(name) if colon else None
     if isinstance(refusal, UnknownAccountError) and param == "account":

@@ -22,6 +22,7 @@ from proxy.billing.money import usd_text
 from proxy.budgets.budget_state import BudgetState
 from proxy.console.api.audited_operations import AuditedOperations, checked, unknown_key
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation
+from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import (
     NOTHING_PAID,
     CounterStatesOf,
@@ -31,6 +32,9 @@ from proxy.console.api.schemas.keys import (
     KeyFields,
     KeyInfo,
     KeyPage,
+    KeyRefused,
+    KeysBody,
+    KeysChanged,
     KeyShown,
     ListedKey,
     NamedBody,
@@ -112,6 +116,8 @@ class KeysApi:
         yield operation("/key/delete", "Revoke keys permanently.", self.delete, DeleteBody, Deleted)
         yield operation("/key/block", "Block a key: its requests are refused.", self.block, NamedBody, KeyInfo)
         yield operation("/key/unblock", "Unblock a key.", self.unblock, NamedBody, KeyInfo)
+        yield operation("/key/bulk_block", "Block up to 100 keys.", self.block_each, KeysBody, KeysChanged)
+        yield operation("/key/bulk_unblock", "Unblock up to 100 keys.", self.unblock_each, KeysBody, KeysChanged)
         yield operation("/key/{key}/regenerate", "Create a new secret.", self.regenerate, RegenerateBody, NewKey)
         yield Endpoint(
             method="GET", path="/key/info", summary="One key.", serve=self.one, query=InfoQuery,
@@ -178,6 +184,14 @@ class KeysApi:
         named = await self.operations.key_named(call.body.key)
         return await self._changed(call, "key.unblock", named, None, lambda _act: self.keys.unblock(named))
 
+    async def block_each(self, call: ApiCall) -> ApiReply:
+        """Refuse some keys, each by itself. Raises ApiError, OSError."""
+        return await self._each(call, "key.block", self.keys.block)
+
+    async def unblock_each(self, call: ApiCall) -> ApiReply:
+        """Accept some keys again, each by itself. Raises ApiError, OSError."""
+        return await self._each(call, "key.unblock", self.keys.unblock)
+
     async def regenerate(self, call: ApiCall) -> ApiReply:
         """Replace the secret of a key. Raises ApiError, OSError."""
         body: RegenerateBody = call.body
@@ -229,6 +243,14 @@ class KeysApi:
     ) -> ApiReply:
         key = await self.operations.run(call, action, named, fields, work)
         return ApiReply(KeyInfo(**shown(key, await self._paid_by(key))))
+
+    async def _each(self, call: ApiCall, action: str, change: Callable[[str], ApiKey]) -> ApiReply:
+        for number, name in enumerate(call.body.keys):
+            if masked(name) != name:
+                raise invalid(f"'keys' ([{number}]): must be the id or the alias of a key, not a secret.", "keys")
+        results = await self.operations.run_each(call, action, dict.fromkeys(call.body.keys), change)
+        failed = [KeyRefused(name, why) for name, why in results.items() if why is not None]
+        return ApiReply(KeysChanged(done=[name for name, why in results.items() if why is None], failed=failed))
 
     def _wanted(self, query: KeysQuery, own: ApiKey | None) -> KeyFilter:
         """Raises ApiError."""

@@ -7,7 +7,7 @@ import { KeyForm, Limits, limitTexts, takesCredit, topUp } from "./limit_forms.j
 import { brief, many, nusd, percent, shortDay } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
 import { Back, closeDialog, Confirm, Copy, Dialog, Empty, Filters, html, Loaded, Menu, Money, openDialog, Pages, Pairs, Share, Status, Table, Time, toast,
-  useData } from "./ui.js";
+  useData, useState } from "./ui.js";
 import { accepts as usageAccepts, Usage } from "./usage.js";
 
 export const title = "Keys";
@@ -58,6 +58,80 @@ async function setBlocked(key, blocked, again) {
   }
 }
 
+const CHUNK = 100;
+
+/** Changes many keys, 100 with each request. Returns the ids of those that are changed, and for the others the reason. */
+async function inBulk(path, ids) {
+  const result = { done: [], failed: [] };
+  for (let at = 0; at < ids.length; at += CHUNK) {
+    try {
+      const { done, failed } = await post(path, { keys: ids.slice(at, at + CHUNK) });
+      result.done.push(...done);
+      result.failed.push(...failed);
+    } catch (error) {
+      result.failed.push(...ids.slice(at).map((key) => ({ key, message: error.message })));
+      break;
+    }
+  }
+  return result;
+}
+
+const NAMED_MAX = 5;
+const listed = (names) => names.slice(0, NAMED_MAX).join(", ") + (names.length > NAMED_MAX ? ` and ${many(names.length - NAMED_MAX, "other")}` : "");
+
+/** Blocks the keys after one confirmation. `again`: called when some are blocked or unblocked. */
+function blockMany(chosen, again) {
+  const keys = chosen.filter((key) => !key.blocked && !key.revoked);
+  const names = new Map(keys.map((key) => [key.token, key.key_alias]));
+  const rest = chosen.length - keys.length;
+  const change = async (path, ids, word) => {
+    const { done, failed } = await inBulk(path, ids);
+    const undo = { label: "Undo", act: () => change("key/bulk_unblock", done, "unblocked") };
+    if (done.length) toast(`${many(done.length, "key")} ${word}.`, word === "blocked" ? undo : undefined);
+    again();
+    const next = failed.length && html`<${Dialog} title=${`${many(failed.length, "key")} not ${word}`}><ul>
+      ${failed.map((one) => html`<li key=${one.key}>${names.get(one.key)}: ${one.message}</li>`)}</ul>
+      <div class="row end"><button type="button" class="main" onClick=${closeDialog}>Close</button></div><//>`;
+    if (next && word !== "blocked") openDialog(next);
+    return next;
+  };
+  if (!keys.length) return toast("These keys are blocked already.");
+  return openDialog(html`<${Confirm} title=${`Block ${many(keys.length, "key")}?`} label=${`Block ${many(keys.length, "key")}`}
+    act=${() => change("key/bulk_block", [...names.keys()], "blocked")}>
+    ${listed([...names.values()])}. Their requests are rejected; running requests continue.
+    ${rest > 0 && ` ${many(rest, "other key is", "other keys are")} blocked or revoked already.`}<//>`);
+}
+
+/** All keys of a search, of every page. */
+async function everyKey(query) {
+  const found = [];
+  for (let page = 1, pages = 1; page <= pages; page += 1) {
+    const answer = await ask("key/list", { query: { ...query, sort: "created", order: "asc", page, size: CHUNK } });
+    pages = answer.total_pages;
+    found.push(...answer.keys);
+  }
+  return found;
+}
+
+/** What is selected, and what can be done with it. `selection`: {chosen: id → key, all: the whole search, set}. */
+function Bulk({ keys, total, wanted, selection: { chosen, all, set }, again }) {
+  const usable = keys.filter((key) => !key.revoked);
+  const isWhole = usable.length > 0 && usable.every((key) => chosen.has(key.token));
+  const clear = () => set({ chosen: new Map(), all: false });
+  const onPage = (event) => (event.currentTarget.checked ? set({ chosen: new Map([...chosen, ...usable.map((key) => [key.token, key])]), all: false }) : clear());
+  const block = async () => {
+    try {
+      blockMany(all ? await everyKey(wanted) : [...chosen.values()], () => (clear(), again()));
+    } catch (error) {
+      toast(error.message);
+    }
+  };
+  return html`<div class="row"><label class="check"><input type="checkbox" checked=${all || isWhole} onChange=${onPage} /> Select this page</label>
+    ${isWhole && total > keys.length && !all && html`<button type="button" class="small" onClick=${() => set({ chosen, all: true })}>
+      ${`Select all ${many(total, "key")}`}</button>`}
+    ${(all || chosen.size > 0) && html`<button type="button" class="small danger" onClick=${block}>Block ${many(all ? total : chosen.size, "key")}</button>`}</div>`;
+}
+
 function Actions({ of: key, me, again }) {
   const saved = (one) => (toast(`${one.key_alias} is changed.`), again());
   return html`<${Menu} label=${`Actions for ${key.key_alias}`} of=${[
@@ -80,8 +154,15 @@ export const BudgetUse = ({ of: one, label }) => (one ? html`<${Share} part=${on
   <span class="quiet small">${brief(nusd(one.spent_usd))} of ${brief(nusd(one.budget_usd))}${one.window === "credit" ? " credit" : ""}</span><//>` : null);
 const held = (one) => (nusd(one.budget_usd) > 0n ? Number(nusd(one.held_usd)) / Number(nusd(one.budget_usd)) : 0);
 
-const columns = (me, again) => [
-  { label: "Name", lead: true, sort: "alias", cell: (key) => html`<a href=${to(["keys", key.token])}>${key.key_alias}
+function toggled(chosen, key) {
+  const next = new Map(chosen);
+  if (!next.delete(key.token)) next.set(key.token, key);
+  return { chosen: next, all: false };
+}
+
+const columns = (me, again, { chosen, all, set }) => [
+  { label: "Name", lead: true, sort: "alias", cell: (key) => html`${me.may !== "read" && !key.revoked && html`<input type="checkbox"
+    aria-label=${`Select ${key.key_alias}`} checked=${all || chosen.has(key.token)} onChange=${() => set(toggled(chosen, key))} /> `}<a href=${to(["keys", key.token])}>${key.key_alias}
     </a> <span class="quiet small">${key.key_name}</span>` },
   { label: "Customer", clip: true, cell: (key) => (key.organization_id === "org_default" ? "" : key.organization) },
   { label: "Project", fact: true, clip: true, cell: (key) => key.project },
@@ -128,7 +209,11 @@ export const one = { title: "Key", Page: One, hasPeriod: true, accepts: usageAcc
 function All({ me }) {
   const { query } = here();
   const { q, project: project_id, customer: organization_id, status, sort, order, page } = query;
-  const wanted = { q, project_id, organization_id, status, sort, order, page, size: PAGE };
+  const filter = { q, project_id, organization_id, status };
+  const wanted = { ...filter, sort, order, page, size: PAGE };
+  const [state, setState] = useState({ chosen: new Map(), all: false, of: "" });
+  const of = JSON.stringify(filter);
+  const selection = { ...(state.of === of ? state : { chosen: new Map(), all: false }), set: (next) => setState({ ...next, of }) };
   const data = useData((signal) => ask("key/list", { query: wanted, signal }), [JSON.stringify(wanted)], { keep: `keys ${JSON.stringify(wanted)}` });
   const accounts = useData(everyAccount, []);
   const nameOf = (kind) => Object.fromEntries((accounts.data ?? []).filter((one) => one.kind === kind).map((one) => [one.id, kind === "project"
@@ -145,8 +230,9 @@ function All({ me }) {
     status: { label: "Status", options: STATUSES } }} values=${query} set=${set}>
     ${me.may !== "read" && create}<//>
     <${Loaded} of=${data}>${({ keys, total_count: total, total_pages: pages, current_page: at }) => (keys.length
-    ? html`<${Table} caption=${many(total, "key")} columns=${columns(me, data.again)} rows=${keys} keyOf=${(key) => key.token} sort=${order_}
-      open=${(key) => to(["keys", key.token])} />
+    ? html`${me.may !== "read" && html`<${Bulk} keys=${keys} total=${total} wanted=${filter} selection=${selection} again=${data.again} />`}
+      <${Table} caption=${many(total, "key")} columns=${columns(me, data.again, selection)} rows=${keys} keyOf=${(key) => key.token} sort=${order_}
+      open=${(key) => to(["keys", key.token])} chosen=${(key) => selection.all || selection.chosen.has(key.token)} />
       <${Pages} page=${at} pages=${pages} total=${total} word="keys" set=${(next) => go(withQuery({ page: next }))} />`
     : isFiltered ? html`<${Empty} title="No match."><a href=${to("keys")}>Show all keys</a>.<//>`
       : html`<${Empty} title="No keys yet.">Create a key. In your client, use its secret as the API key and the address of this proxy as the base URL.<//>`)}

@@ -269,6 +269,28 @@ class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
     total_pages: int
 
 
+class KeysBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names some keys."""
+
+    keys: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=100)]
+    """ids or aliases"""
+
+
+class KeyRefused(msgspec.Struct, frozen=True):
+    """A key that was not changed, and why."""
+
+    key: str
+    message: str
+
+
+class KeysChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The result for each of some keys."""
+
+    done: list[str]
+    """as they were named"""
+    failed: list[KeyRefused]
+
+
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of the revoked keys."""
 
