@@ -275,6 +275,8 @@ def _change(change: CorrectionResult) -> dict[str, Any]:
 
 def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
     """The price in the options, which applies to the charge only; None: the configured prices."""
+    from proxy.ledger.settling.corrections import charged_at
+
     by_name = {"input": options.input, "output": options.output, "cached_input": options.cached_input}
     given = {name: value for name, value in by_name.items() if value is not None}
     if options.price is not None and given:
@@ -288,11 +290,7 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
     except SettingsError as wrong:
         by_options = str(wrong).replace("price.", "", 1) if options.price is None else str(wrong)
         raise WrongUsage(f"--{by_options}") from None
-
-    def prices(entry: LedgerEntry, model: str | None, /) -> tuple[Any, None]:
-        return lists.at(entry.started_at) if model is None else None, None
-
-    return prices
+    return charged_at(lists)
 
 
 def _configured(settings: Settings, store: LedgerStores) -> Prices:

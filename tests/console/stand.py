@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Engine
 
+from proxy.billing.pricing.book import PriceBook
 from proxy.billing.reservation import CounterState
 from proxy.console.api.delivery import SinkShown
 from proxy.console.api.live import RemoteCoverage, RunningSnapshot
@@ -93,6 +94,7 @@ class Deployed:
     settings: Settings
     states: list[ProviderState] = field(default_factory=list)
     sinks_shown: list[SinkShown] = field(default_factory=list)
+    book: PriceBook = field(default_factory=PriceBook)
 
     @property
     def configuration(self) -> Deployed:

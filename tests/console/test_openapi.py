@@ -62,6 +62,8 @@ ROUTES = {
     "/v1/periods/{month}": ["get"],
     "/v1/providers": ["get"],
     "/v1/refusals": ["get"],
+    "/v1/rerate": ["post"],
+    "/v1/rerate/preview": ["post"],
     "/v1/sinks": ["get"],
     "/v1/statements": ["get"],
     "/v1/statements/{scope_id}": ["get"],

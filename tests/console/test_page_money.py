@@ -1,15 +1,17 @@
-"""What an operator does with money on the page: months are closed."""
+"""What an operator does with money on the page: months are closed, past requests are repriced."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.console.browsing import PHONE, see, sign_in, width
-from tests.console.entries import MONTH, use_september
+from tests.console.entries import MONTH, YESTERDAY, entry, use_september
 from tests.console.stand import READER, Stand
+from tests.ledger.priced_entries import settle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -37,3 +39,38 @@ def test_a_month_is_closed_after_its_checks(stand: Stand, page: Page) -> None:
     page.get_by_text("Closed: September 2026.").wait_for()
     page.get_by_role("cell", name="Final").wait_for()
     assert page.get_by_role("button", name=re.compile("Check")).count() == 0
+
+
+def test_past_requests_are_repriced_after_a_preview(stand: Stand, page: Page) -> None:
+    """Two models at once; who may only read sees the preview."""
+    stand.key("key-1")
+    settle(stand.engine, entry(0), entry(1), entry(2, model="tera-small"), entry(3, model="tera-other"), node=None)
+    dialog = page.get_by_role("dialog")
+
+    def preview() -> None:
+        page.get_by_role("button", name="Reprice past requests").click()
+        dialog.get_by_label("Models").select_option(["tera-large", "tera-small"])
+        dialog.get_by_label("First day").fill(f"{datetime.fromtimestamp(YESTERDAY, UTC):%Y-%m-%d}")
+        dialog.get_by_label("Input, USD per million", exact=True).fill("0.333333333")
+        dialog.get_by_label("Output, USD per million").fill("0.7")
+        assert width(page) == PHONE["width"]
+        dialog.get_by_role("button", name="Preview").click()
+        dialog.get_by_text("1 customer, 3 requests").wait_for()
+
+    sign_in(page, stand.url, READER)
+    see(page, "models")
+    preview()
+    difference = dialog.locator("strong .figure").get_attribute("data-exact")
+    assert dialog.get_by_role("button").all_inner_texts() == ["Close"]
+    page.context.clear_cookies()
+    page.reload()
+    sign_in(page, f"{stand.url}#/models")
+    see(page, "models")
+    preview()
+    assert "input $0.333333333, output $0.70 per million" in dialog.inner_text()
+    assert width(page) == PHONE["width"]
+    dialog.get_by_role("button", name="Apply").click()
+    page.get_by_text(f"3 requests corrected: {difference}.").wait_for()
+    see(page, "models/tera-small")
+    preview()
+    dialog.get_by_text("Nothing would change.").wait_for()

@@ -60,6 +60,13 @@ def test_a_month_is_checked_and_closed_once(used: Stand) -> None:
     assert acts == [("admin", "periods.close", MONTH, "done")] * 2
 
 
+def test_a_month_before_the_first_closed_one_has_nothing_to_close(used: Stand) -> None:
+    closed(used)
+    assert used.get("/v1/periods/2026-03")["closes"] == []
+    done = used.post("/v1/periods/close", {"month": "2026-03"})
+    assert (done["state"], done["closed"]) == ("final", [])
+
+
 def test_what_is_not_settled_is_left_only_on_request(used: Stand) -> None:
     letter(used)
     (left,) = used.get(f"/v1/periods/{MONTH}")["unsettled"]

@@ -22,7 +22,7 @@ from proxy.console.api.months import MonthState, MonthText, month_named, month_s
 from proxy.console.api.reading import invalid
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
-from proxy.ledger.periods.closing import PeriodError, close, issue_all, open_until, read_period, require_over
+from proxy.ledger.periods.closing import Period, PeriodError, close, issue_all, open_until, read_periods, require_over
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports.closing_checks import ClosingCheck
 from proxy.settings.operators import OperatorRole
@@ -166,10 +166,12 @@ class PeriodsApi:
                 raise failure
             _log.warning("the statements of a closed month are not final yet: %s", failure)
 
-    def _read(self, month: Month) -> tuple[Any, list[Month]]:
-        """The closing of the month, and the months that would be closed with it."""
+    def _read(self, month: Month) -> tuple[Period | None, list[Month]]:
+        """The closing of the month, or of a later one, if that was the first; and the months that would be closed with
+        it."""
         with reading(self.engine) as connection:
-            return read_period(connection, month), open_until(connection, month)
+            closed = next((one for one in read_periods(connection) if one.month >= month), None)
+            return closed, open_until(connection, month)
 
 
 def _shown(left: Sequence[Mapping[str, Any]]) -> list[UnsettledRecords]:

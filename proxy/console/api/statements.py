@@ -101,7 +101,7 @@ class StatementPage(msgspec.Struct, frozen=True, kw_only=True):
     month: str
     state: MonthState
     months: list[MonthShown]
-    """the last twelve months, the newest first"""
+    """the last twelve months from the first closed one on, the newest first"""
     listed: list[StatementLine] = msgspec.field(name="data")
     total_count: int
     current_page: int
@@ -238,7 +238,10 @@ class StatementsApi:
     def _months(self, periods: Mapping[str, Period]) -> Iterable[MonthShown]:
         now = self.unix_time()
         month = month_of(now)
+        first = min(periods, default="")  # nothing is on a statement of an earlier month
         for _ in range(12):
+            if str(month) < first:
+                return
             period = periods.get(str(month))
             yield MonthShown(
                 month=str(month),

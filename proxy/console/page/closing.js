@@ -25,6 +25,11 @@ const Checks = ({ of: { unsettled, checks } }) => html`<ul class="plain-list att
 export async function closeMonth(month, me, done) {
   const found = await ask(`v1/periods/${month}`).catch((error) => toast(error.message));
   if (!found) return;
+  if (!found.closes.length) {
+    toast(`${monthName(month)} has nothing to close.`);
+    done();
+    return;
+  }
   const left = found.unsettled.length > 0;
   const others = found.closes.filter((one) => one !== month);
   const act = async () => {

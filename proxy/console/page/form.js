@@ -6,6 +6,8 @@ function Control({ name, field, value, wrong }) {
   const shared = { name, id: `field-${name}`, "aria-describedby": `about-${name}`, "aria-invalid": wrong ? "true" : null };
   if (!field.options) return html`<input ...${shared} type=${field.type ?? "text"} min=${field.min} step=${field.step} required=${field.required}
     maxlength=${field.type ? null : 2000} autocomplete="off" defaultValue=${value} />`;
+  if (field.many) return html`<select ...${shared} multiple size="5" required=${field.required}>${Object.entries(field.options).map(([one, words]) => html`<option
+    key=${one} value=${one} selected=${value.split("\n").includes(one)}>${words}</option>`)}</select>`;
   const known = value in field.options ? field.options : { ...field.options, [value]: value };
   return html`<select ...${shared}>${Object.entries(known).map(([one, words]) => html`<option key=${one} value=${one} selected=${one === value}>${words}
     </option>`)}</select>`;
@@ -16,7 +18,7 @@ const Line = ({ name, field, value, wrong }) => html`<div class="field-line"><la
   <div class="quiet small" id=${`about-${name}`}>${field.hint ?? ""}</div></div>`;
 
 /**
- * `fields`: name → {label, hint, options or type, from: object → text, to: text → value to send, with: another field (this one is sent when
+ * `fields`: name → {label, hint, options (many: several can be chosen, a text with a line for each) or type, from: object → text, to: text → value to send, with: another field (this one is sent when
  * that one changes), more: shown under “More”}. `fresh`: a new object; every non-empty field is sent. `send` gets the body; `done` gets
  * the answer and may return the next dialog.
  * @param {{title: string, words?: any, fields: Record<string, any>, one?: any, fresh?: boolean, label: string,
@@ -36,6 +38,7 @@ export function Form({ title, words, fields, one, fresh, label, send, done }) {
   const submit = async (event) => {
     event.preventDefault();
     const given = new FormData(form.current);
+    lines.filter(([, field]) => field.many).forEach(([name]) => given.set(name, given.getAll(name).join("\n")));
     const differs = (name) => given.get(name) !== first[name] || lines.some(([other, field]) => field.with === name && given.get(other) !== first[other]);
     const changed = lines.filter(([name]) => (fresh ? given.get(name) !== "" : differs(name)));
     set({ busy: true, error: null });

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { count, exact, many, nusd, percent, plain } from "./formatting.js";
+import { reprice } from "./reprice.js";
 import { here, to, withQuery } from "./route.js";
 import { Back, Empty, html, Loaded, Money, Pairs, Status, Table, Tabs, Time, useData } from "./ui.js";
 import { accepts as usageAccepts, Usage } from "./usage.js";
@@ -49,17 +50,20 @@ const columns = [
   { label: "Revenue, 30 days", usd: (one) => one.charge_usd },
 ];
 
-export function Page() {
+const repriceable = (every) => every.filter((one) => !one.is_pattern).map((one) => one.model);
+
+export function Page({ me }) {
   const show = here().query.show ?? "all";
   const data = useModels();
   return html`<${Tabs} label="Models" of=${Object.entries(SHOWN).map(([name, words]) => [words, withQuery({ show: name === "all" ? null : name }),
-    name === show])} />
+    name === show])}><button type="button" class="push" disabled=${!data.data} onClick=${() => reprice(repriceable(data.data), [], me, data.again)}>
+    Reprice past requests</button><//>
     <${Loaded} of=${data}>${(every) => {
     const rows = every.filter(isIn[show]);
     return rows.length ? html`<${Table} caption=${`${many(rows.length,
       "model")}. Prices and costs in USD per million tokens; the cost is that of the first provider`} columns=${columns} rows=${rows}
       keyOf=${(one) => one.model} open=${(one) => to(["models", one.model])} />
-      <p class="quiet small">Prices are in the configuration. To see what other prices come to, and to apply them to past requests: tokenweir rerate.</p>`
+      <p class="quiet small">Prices are in the configuration.</p>`
         : html`<${Empty} title=${show === "all" ? "No models." : "None: all is known."}>Models are in the configuration, under models.<//>`;
   }}<//>`;
 }
@@ -90,7 +94,8 @@ function One({ me, id }) {
     const one = every.find((row) => row.model === id);
     if (!one) return html`<${Empty} title="There is no model with this name."><a href=${to("models")}>Show all models</a>.<//>`;
     return html`<div class="headline"><div class="big">${one.model}</div><${State} of=${one} />
-      <div class="row push"><a class="button" href=${to("requests", { model: one.model })}>Requests</a></div></div>
+      <div class="row push"><a class="button" href=${to("requests", { model: one.model })}>Requests</a>
+        ${!one.is_pattern && html`<button type="button" onClick=${() => reprice(repriceable(every), [id], me, data.again)}>Reprice past requests</button>`}</div></div>
       <div class="cards"><section class="card"><h2>Price, USD</h2><${Prices} of=${one.price} none="No price: requests are not charged." />
         <p class="quiet small">
         ${one.price && `From the ${SOURCES[one.price_source]}. Tokens are per million.`}${one.pattern && ` Configured as ${one.pattern}.`}${one.has_rules && " Price rules change it for some customers."}</p></section>

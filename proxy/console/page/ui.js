@@ -145,7 +145,7 @@ const placesIn = (column, rows) => column.places ?? placesOf(rows.map(column.usd
 export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, visit = (row) => go(open(row)), sort, foot, chosen }) {
   const shown = columns.filter((one) => !one.hidden);
   const places = new Map(shown.filter((one) => one.usd).map((one) => [one, placesIn(one, rows)]));
-  const amount = shown.find((one) => one.usd || one.amount);
+  const amount = shown.find((one) => one.amount) ?? shown.find((one) => one.usd);
   const kind = (one) => [(one.usd || one.number) && "number", one.lead && "lead", one.fact && "fact", one === amount && "amount",
     !one.lead && one !== amount && !one.fact && "extra", one.menu && "menu-cell", one.clip && "clip"].filter(Boolean).join(" ");
   const clicked = (row) => (event) => {

@@ -7,7 +7,7 @@ of two corrections sees the first; entries are only added.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -33,6 +33,7 @@ from proxy.billing.reread import read_again
 from proxy.ledger.archive.archives import absent
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.store import Arrival, LedgerStore
+from proxy.settings.prices import PriceLists
 from proxy.storage.database import reading
 
 # Settlers wait while a batch is computed and written: a twentieth of a second.
@@ -49,6 +50,16 @@ Cursor = tuple[float, str]
 Prices = Callable[[LedgerEntry, str | None], tuple[Price | None, Price | None]]
 """(terminal entry, another model that the exchange used, or None) → the price of the charge and the price of the
 provider; None: unchanged"""
+
+
+def charged_at(lists: PriceLists) -> Prices:
+    """These lists for the charge, by the beginning of the exchange. The cost stays, and so do the prices of other
+    models that the exchange used."""
+
+    def prices(entry: LedgerEntry, model: str | None, /) -> tuple[Price | None, None]:
+        return lists.at(entry.started_at) if model is None else None, None
+
+    return prices
 
 
 @dataclass(slots=True)
@@ -114,6 +125,11 @@ class SimulatedSum:
             setattr(self, name, getattr(self, name) + amount)
             setattr(self, f"simulated_{name}", getattr(self, f"simulated_{name}") + amount + change)
 
+    def add_all(self, other: SimulatedSum) -> None:
+        """Add another sum."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
 
 @dataclass(slots=True)
 class Simulation:
@@ -122,6 +138,8 @@ class Simulation:
     total: SimulatedSum = field(default_factory=SimulatedSum)
     by_key: dict[tuple[str, str, str], SimulatedSum] = field(default_factory=dict)
     """(key_id, alias, model) → the sum"""
+    by_hand: int = 0
+    """exchanges whose amounts an operator has set; these amounts stay"""
     unreadable: int = 0
     """exchanges that cannot be priced because their entries are malformed; no sum includes them"""
 
@@ -184,13 +202,15 @@ class Corrections:
         reread: bool = False,
         dry_run: bool = False,
         progress: Callable[[RerateResult], None] = lambda _: None,
+        result: RerateResult | None = None,
     ) -> RerateResult:
         """Adjust every exchange of `model` that began in [since, until) (Unix seconds) to these prices; with `reread`,
         also to the reported usage as this version reads it.
 
-        Idempotent; after an interruption, run it again for the rest. `progress` is called after each batch.
+        Idempotent; after an interruption, run it again for the rest. `progress` is called after each batch, and may
+        raise. `result`: to be added to.
         """
-        result = RerateResult()
+        result = RerateResult() if result is None else result
         for ids in self._pages(model, since, until):
             for line in self._batch(ids, prices, result, _Repricing(reread=reread), dry_run=dry_run):
                 result.add(line)
@@ -215,10 +235,12 @@ class Corrections:
         until: float,
         model: str | None = None,
         otherwise: Callable[[ExchangeTotals], ExchangeTotals] = lambda now: now,
+        progress: Callable[[Simulation], None] = lambda _: None,
+        result: Simulation | None = None,
     ) -> Simulation:
         """The totals that `rerate` would give every exchange that began in [since, until), as if used and served
-        `otherwise`. Writes nothing. `model` None: all models."""
-        result, prices = Simulation(), _for_terms(prices)
+        `otherwise`. Writes nothing. `model` None: all models. `progress`, `result`: see `rerate`."""
+        result, prices = Simulation() if result is None else result, _for_terms(prices)
         for ids in self._pages(model, since, until):
             with reading(self._engine) as connection:
                 entries = entries_of(connection, ids)
@@ -236,8 +258,10 @@ class Corrections:
                     continue
                 whose = (now.terminal.key_id, now.terminal.key_alias, now.terminal.model)
                 lacking = price is None or unpriced_service(price, then.served_as) != []
+                result.by_hand += not now.by_hand.isdisjoint(MONEY)
                 for each in (result.total, result.by_key.setdefault(whose, SimulatedSum())):
                     each.add(now, line, without_price=lacking)
+            progress(result)
         return result
 
     def _pages(self, model: str | None, since: float, until: float) -> Iterator[list[str]]:

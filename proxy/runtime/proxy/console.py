@@ -30,6 +30,7 @@ from proxy.console.api.openapi import document
 from proxy.console.api.periods import PeriodsApi
 from proxy.console.api.providers import ProvidersApi
 from proxy.console.api.refusals import RefusalsApi
+from proxy.console.api.rerating import RerateApi
 from proxy.console.api.sessions import Sessions
 from proxy.console.api.statements import StatementsApi
 from proxy.console.api.status import StatusApi, me
@@ -46,14 +47,16 @@ from proxy.http.probes import HEALTHZ, constant
 from proxy.http.refused_requests import RefusedRequest
 from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
+from proxy.ledger.accounts.owners import payer_of
 from proxy.ledger.dimensions.values import DimensionValues
 from proxy.reports.dimensions import ValueReader
 from proxy.reports.totals import read_paid
 from proxy.runtime.machine.ledger_stores import LedgerStores
+from proxy.runtime.machine.price_lookup import PriceLookup
 from proxy.runtime.machine.unsettled import closing_checks, unsettled
 from proxy.runtime.proxy.deployment_state import DeploymentState
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
-from proxy.settings import Settings
+from proxy.settings import Settings, route
 from proxy.settings.listeners import AdminSettings
 from proxy.settings.statement import StatementSettings
 from proxy.sinks.kinds import receiving_details
@@ -122,6 +125,13 @@ class Console:
     def _hides_providers(self) -> bool:
         return self._state.configuration.settings.hide_providers
 
+    def _is_configured(self, model: str) -> bool:
+        return route(self._state.configuration.settings.models, model) is not None
+
+    def _prices(self) -> PriceLookup:
+        configuration = self._state.configuration
+        return PriceLookup(configuration.settings, configuration.book, payer_of(self._store.engine))
+
     def _letterhead(self) -> StatementSettings:
         return self._state.configuration.settings.statement
 
@@ -172,6 +182,10 @@ class Console:
             unix_time=time.time,
         ).endpoints()  # fmt: skip
         yield from ModelsApi(self._reports, configured=self._state.models, unix_time=time.time).endpoints()
+        yield from RerateApi(
+            store.engine, store.ledger, operations, self.threads, is_configured=self._is_configured,
+            configured_prices=self._prices, unix_time=time.time,
+        ).endpoints()  # fmt: skip
         yield from StatementsApi(
             store.engine, self.threads, store.accounts, store.keys,
             letterhead=self._letterhead, unix_time=time.time,
