@@ -122,6 +122,11 @@ class ApiKey:
         return self.holder or self.key_id
 
     @property
+    def is_narrowed(self) -> bool:
+        """True if its holder has a narrowed key, and not the secret of the stored key."""
+        return self.has_secret and self.holder is not None
+
+    @property
     def has_secret(self) -> bool:
         """False for the key of an identity: its clients send tokens of an issuer."""
         return not self.key_id.startswith(IDENTITY_KEYS)

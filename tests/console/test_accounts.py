@@ -11,6 +11,7 @@ from proxy.billing.limits import Limits, credit_counter_id
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
 from proxy.foundation.ids import exchange_id
+from proxy.keys.narrowing import narrowed_text
 from proxy.reports.totals import read_paid
 from tests.console.entries import entry
 from tests.console.stand import Stand
@@ -40,7 +41,14 @@ def test_the_life_of_a_project(stand: Stand) -> None:
     narrowable = stand.post("/key/generate", {"key_alias": "bert", "narrowable": True})
     again = stand.post("/key/bert/regenerate", {"narrowable": True})
     assert {one["key"].partition(".")[0] for one in (narrowable, again)} == {f"tw-{narrowable['token']}"}
-    assert stand("GET", "/v1/me", key=again["key"]).status == 401, "not for the console"
+    assert stand.get("/v1/me", key=again["key"])["key_id"] == narrowable["token"]
+    assert stand.post("/key/update", {"key": again["key"], "rpm_limit": 5})["token"] == narrowable["token"]
+    narrowed = narrowed_text(again["key"], ["usd=5"])
+    refused = stand("GET", "/v1/me", key=narrowed)
+    assert (refused.status, refused.body["error"]["code"]) == (403, "narrowed_key")
+    assert "Use the key that it was made from." in refused.body["error"]["message"]
+    assert stand("POST", "/key/update", {"key": narrowed, "rpm_limit": 6}).status == 404
+    assert stand("GET", "/v1/me", key=f"{again['key'][:-9]}AAAAAAAAA").status == 401
     assert stand.post("/account/block", {"account": "acme"})["blocked"] is True
     assert stand("GET", "/v1/me", key=secret).status == 401
     assert stand.post("/account/unblock", {"account": "acme"}) == acme
@@ -58,6 +66,7 @@ def test_the_life_of_a_project(stand: Stand) -> None:
         ("key.generate", stand.get("/v1/me", key=secret)["key_id"], "done"),
         ("key.generate", narrowable["token"], "done"),
         ("key.regenerate", narrowable["token"], "done"),
+        ("key.update", narrowable["token"], "done"),
         ("account.block", acme["id"], "done"),
         ("account.unblock", acme["id"], "done"),
         ("account.block", "nobody", "refused"),

@@ -22,6 +22,7 @@ from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import FIELDS
 from proxy.foundation.secret import masked
 from proxy.http.errors import ApiError, keys_unavailable
+from proxy.keys import narrowing
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
 from proxy.ledger.accounts.account_store import UnknownAccountError
@@ -107,14 +108,17 @@ class AuditedOperations:
 
     async def key_named(self, text: str) -> str:
         """A key's id or alias as given; a secret is replaced by its key's id. Raises ApiError."""
-        if parse(text) is None:
-            if masked(text) != text:
-                raise unknown_key()
+        if narrowing.parse(text) is not None:
+            found = await self._keyring.narrowed_key(text)
+        elif parse(text) is not None:
+            found = await self._keyring.key(text)
+        elif masked(text) != text:
+            raise unknown_key()
+        else:
             return text
-        found = await self._keyring.key(text)
         if found == "unavailable":
             raise keys_unavailable()
-        if isinstance(found, str):
+        if isinstance(found, str) or found.is_narrowed:
             raise unknown_key()
         return found.key_id
 

@@ -1,7 +1,8 @@
 """Authentication of console requests.
 
 Invariants:
-- Every request carries a secret of an operator or an active key in a header, or the cookie of an operator's session.
+- Every request carries a secret of an operator or an active key in a header, or the cookie of an operator's session. A
+  narrowable key is accepted as the key itself, a narrowed one is not: what it may see depends on its caveats.
 - A session is a cookie with a name, its end, and a MAC by the operator's secret: nothing is stored, every process
   accepts it, and a new secret ends it. Scripts of the page cannot read it.
 - A session of an operator of an identity provider ends SESSION_S after the sign-in, however much it is used: a person
@@ -30,8 +31,9 @@ from proxy.gateway.authentication import authenticated
 from proxy.http import errors
 from proxy.http.credentials import has_credential_header, presented
 from proxy.http.errors import ApiError
+from proxy.keys import narrowing
 from proxy.keys.keyring import Keyring
-from proxy.keys.secrets import parse
+from proxy.keys.secrets import is_ours
 from proxy.ledger.accounts.audit_log import TEXT_CHARS_MAX
 from proxy.settings.listeners import AdminSettings
 from proxy.settings.operators import OperatorRole
@@ -169,7 +171,7 @@ class Sessions:
             return ConsoleSession(await authenticated(self._keyring, request), request.remote)
         cookie = request.cookies.get(cookie_name(request.host))
         # With a session, the parameter `key` of a query is no credential in the URL.
-        text = presented(request, parse) if cookie is None or has_credential_header(request) else None
+        text = presented(request, is_ours) if cookie is None or has_credential_header(request) else None
         if text is None and cookie is not None:
             return self._of_cookie(cookie, request)
         if text:
@@ -178,10 +180,20 @@ class Sessions:
             matches = [one for one in self._operators.values() if hmac.compare_digest(given, one.digest)]
             if matches:
                 return ConsoleSession(None, request.remote, matches[0])
-        key = await self._keyring.key(text, request.remote)
+        return ConsoleSession(await self._key(text, request.remote), request.remote)
+
+    async def _key(self, text: str | None, address: str | None) -> ApiKey:
+        """The active key with this secret. Raises ApiError."""
+        if text is None or narrowing.parse(text) is None:
+            key = await self._keyring.key(text, address)
+        else:
+            key = await self._keyring.narrowed_key(text, address)
         if isinstance(key, str):
             raise self._refusal(key)
-        return ConsoleSession(key, request.remote)
+        if key.is_narrowed:
+            message = "A narrowed key cannot sign in to the console. Use the key that it was made from."
+            raise ApiError(403, message, kind="permission_error", code="narrowed_key")
+        return key
 
     def _of_cookie(self, cookie: str, request: web.BaseRequest) -> ConsoleSession:
         name, _, rest = cookie.rpartition(".")[0].rpartition(".")
