@@ -143,7 +143,7 @@ def test_a_key_sees_only_what_is_its_own(stand: Stand) -> None:
     assert seen("/v1/exchanges", "key_id") == (["key-2", "key-1"], ["key-1"])
     assert stand.get("/v1/exchanges?key_id=key-2", key=secret)["data"] == []
     assert seen("/v1/live", "key_id") == (["key-2", "key-1"], ["key-1"])
-    assert seen("/v1/budgets", "used_ratio") == ([0.25, 1.0], [0.25])
+    assert seen("/v1/budgets", "used_ratio") == ([1.0, 0.25], [0.25])
     assert seen("/key/list", "token") == (["key-2", "key-1"], ["key-1"])
     assert stand.get("/key/info", key=secret)["key"] == "key-1"
     for path in (

@@ -78,6 +78,40 @@ def test_accounts_are_found_by_text_and_in_order(stand: Stand) -> None:
     assert (page["total_count"], page["total_pages"], len(page["accounts"])) == (6, 3, 2)
 
 
+def test_budgets_are_found_by_text_and_status_the_fullest_first(stand: Stand) -> None:
+    """Before: one answer had all budgets, 3 MB of ten thousand, and the page sorted and searched them."""
+    for number, alias in enumerate(("anna", "bert", "carl", "dora"), 1):
+        stand.key(f"key-{number}", alias=alias, limits=Limits(budget_nusd=10 * USD))
+    own = stand.key("key-5", alias="emil", limits=Limits(budget_nusd=10 * USD, prepaid=True))
+    gone = stand.key("key-6", alias="gone", limits=Limits(budget_nusd=10 * USD))
+    spent = ((1, 4), (2, 8), (3, 10), (5, 2), (6, 9))
+    stand.budgets.gates = [CounterState(f"key-{number}", 0.0, usd * USD, 0, 0, 0) for number, usd in spent]
+    stand.post("/key/delete", {"keys": [gone]})
+    stand.post("/account/update", {"account": "proj_default", "max_budget": 5})
+
+    def found(query: str, **more: Any) -> list[str]:
+        page = stand.get(f"/v1/budgets?{query}", **more)
+        assert page["total_count"] >= len(page["data"])
+        return [one["name"] for one in page["data"]]
+
+    assert found("") == ["carl", "emil", "bert", "anna", "emil", "default", "dora"], "its credit of 0 is exhausted"
+    states = {name: found(f"status={name}&kind=key") for name in ("exhausted", "nearly_exhausted", "active")}
+    assert states == {
+        "exhausted": ["carl", "emil"], "nearly_exhausted": ["bert"], "active": ["anna", "emil", "dora"],
+    }  # fmt: skip
+    assert found("q=ER") == ["bert"]
+    assert found("q=KEY-1") == ["anna"]
+    assert found("kind=project") == ["default"]
+    assert found("sort=name&size=3") == ["anna", "bert", "carl"]
+    assert found("sort=spend&order=asc&size=2&kind=key") == ["dora", "emil"]
+    page = stand.get("/v1/budgets?size=3&page=3")
+    assert (page["total_count"], page["total_pages"], len(page["data"])) == (7, 3, 1)
+    assert found("", key=own) == ["emil", "emil"]
+    (first,) = stand.get("/v1/budgets?size=1")["data"]
+    assert (first["status"], first["used_ratio"], first["scope_kind"]) == ("exhausted", 1.0, "key")
+    assert stand("GET", "/v1/budgets?status=spent").body["error"]["param"] == "status"
+
+
 def test_exchanges_are_found_by_what_people_have(stand: Stand) -> None:
     secret = stand.key("key-1")
     stand.key("key-2")

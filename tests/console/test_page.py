@@ -17,7 +17,9 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.billing.correction import CorrectionRequest
+from proxy.billing.limits import Limits
 from proxy.billing.money import usd_text
+from proxy.billing.reservation import CounterState
 from proxy.console.page_routes import FOLDER, page_files
 from proxy.demo.script import Shape
 from tests.console.browsing import PHONE, choose, heading, see, sign_in, sign_out, until, width
@@ -538,6 +540,21 @@ def test_customers_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pa
     done = ("key.generate", "credit.add", "usd: 12.5", "account.create-project", "account.create-organization")
     assert [word for word in done if word not in told] == []
     assert "Refused" in told
+
+
+def test_a_budget_that_is_nearly_spent_needs_attention(stand: Stand, page: Page) -> None:
+    for number, spent in ((1, 9), (2, 3)):
+        stand.key(f"key-{number}", alias=f"key {number}", limits=Limits(budget_nusd=10**10))
+        stand.budgets.gates.append(CounterState(f"key-{number}", 0.0, spent * 10**9, 0, 0, 0))
+    settle(stand.engine, entry(1), node=None)
+    sign_in(page, stand.url)
+    page.get_by_role("link", name="1 budget with 80 % or more spent").click()
+    heading(page, "Budgets")
+    page.get_by_text("Above 80 %").wait_for()
+    assert page.locator("tbody tr").count() == 1
+    page.locator("[name=status]").select_option("")
+    until(page, "document.querySelectorAll('tbody tr').length === 2")
+    assert "key 2" in see(page, "budgets?q=KEY-2")
 
 
 def test_limits_and_grants_are_made_and_ended(stand: Stand, page: Page) -> None:

@@ -12,6 +12,7 @@ from proxy.billing.limits import limit_counters
 from proxy.billing.reservation import CounterState
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.reports.account_list import AccountFilter, AccountOrder, read_account_list
+from proxy.reports.budget_list import BudgetFilter, BudgetStatus, read_budgets, selected
 from proxy.reports.budget_states import fullest, read_budget_states
 from proxy.reports.key_list import KeyFilter, KeyOrder, KeyStatus, read_keys
 from proxy.storage.database import open_engine
@@ -42,8 +43,15 @@ def test_ten_thousand_keys(engine: Engine) -> None:
         states = fullest(read_budget_states(engine, counters, END))
         shares.update({scope_id: state.used_ratio for scope_id, state in states.items()})
 
+    def read_list(status: BudgetStatus | None) -> None:
+        states = read_budgets(engine, counters, END)
+        assert len(states) == KEYS
+        selected(states, BudgetFilter(status=status, text="service"), {})
+
     slow = max(1.0, slowness())
     took = {"shares of all budgets": shortest_s(read_shares)}
+    for status in (None, BudgetStatus.NEARLY_EXHAUSTED):
+        took[f"budgets, {status}"] = shortest_s(partial(read_list, status))
     wanted = [KeyFilter(now=END, order=order) for order in KeyOrder]
     wanted += [KeyFilter(now=END, text=text) for text in ("service 77", "PROJECT 1", "key_099", "nothing")]
     wanted += [KeyFilter(now=END, status=status) for status in KeyStatus]

@@ -42,12 +42,14 @@ function ofMoney(models) {
 /** The lines about limits. */
 async function ofLimits(signal) {
   const since = Math.floor(Date.now() / 1000) - DAY_S;
-  const [keys, customers, expired, rejected] = await Promise.all([counted("key/list", { status: "exhausted" }, signal),
-    counted("account/list", { status: "exhausted" }, signal), counted("key/list", { status: "expired" }, signal),
+  const [keys, customers, nearly, expired, rejected] = await Promise.all([counted("key/list", { status: "exhausted" }, signal),
+    counted("account/list", { status: "exhausted" }, signal), counted("v1/budgets", { status: "nearly_exhausted" }, signal),
+    counted("key/list", { status: "expired" }, signal),
     ask("v1/refusals", { query: { limit: 200, start_time: since }, signal })]);
   return [
     [keys, `${many(keys, "key")} with an exhausted budget: requests are rejected`, to("keys", { status: "exhausted" })],
     [customers, `${many(customers, "customer or project", "customers or projects")} with an exhausted budget`, to("customers", { status: "exhausted" })],
+    [nearly, `${many(nearly, "budget")} with 80 % or more spent`, to("budgets", { status: "nearly_exhausted" })],
     [rejected.data.length, `${rejected.has_more ? "More than 200 requests" : many(rejected.data.length, "request")} rejected by the proxy in the last day`,
       to("requests", { show: "rejected" })],
     [expired, `${many(expired, "expired key")}`, to("keys", { status: "expired" })],

@@ -17,6 +17,7 @@ from proxy.budgets.store import BudgetStore
 from proxy.console.api.accounts import AccountsApi
 from proxy.console.api.adjustments import AdjustmentsApi
 from proxy.console.api.audited_operations import AuditedOperations
+from proxy.console.api.budgets import BudgetsApi
 from proxy.console.api.delivery import DeliveryApi
 from proxy.console.api.endpoints import HEADERS, Endpoint, add, add_session
 from proxy.console.api.erasure import ErasureApi
@@ -168,10 +169,7 @@ class Console:
             paid=paid, counter_states=self._budgets.counter_states,
         )  # fmt: skip
         values = DimensionValues(store.engine)
-        status = StatusApi(
-            self.threads, store.audit_log, store.engine, counter_states=self._budgets.counter_states,
-            values=ValueReader(store.engine, None),
-        )  # fmt: skip
+        status = StatusApi(self.threads, store.audit_log)
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
         yield from UsageReportApi(self._reports, unix_time=time.time, hides_providers=self._hides_providers).endpoints()
         yield from AdjustmentsApi(store.engine, store.ledger, operations).endpoints()
@@ -202,6 +200,10 @@ class Console:
             self._running.running, sessions, unix_time=time.time, hides_providers=self._hides_providers
         ).endpoints()
         yield from status.endpoints()
+        yield from BudgetsApi(
+            store.engine, self.threads, counter_states=self._budgets.counter_states,
+            values=ValueReader(store.engine, None), unix_time=time.time,
+        ).endpoints()  # fmt: skip
         yield from keys.endpoints()
         yield from accounts.endpoints()
         yield from GrantsApi(
