@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
 from proxy.console.page_routes import FOLDER, page_files
 from proxy.demo.script import Shape
+from proxy.ledger.accounts.account_store import AccountStore
 from tests.console.browsing import PHONE, choose, heading, see, sign_in, sign_out, until, width
 from tests.console.entries import entry, rerated
 from tests.console.furnished import KEYS, furnish, running
@@ -287,6 +289,46 @@ def test_keys_are_blocked_in_bulk_and_who_fails_is_named(stand: Stand, page: Pag
     page.get_by_text("58 keys unblocked.").wait_for()
     assert [one["token"] for one in stand.get("/key/list?status=blocked")["keys"]] == ["key-00"]
     assert stand.get("/key/list?q=other")["keys"][0]["blocked"] is False
+
+
+def test_every_customer_can_be_found_among_many(stand: Stand, page: Page) -> None:
+    """Before: the page read a thousand accounts, ten requests of them, and knew no further one."""
+    accounts = AccountStore(stand.engine, clock=time.time)
+    for number in range(101):
+        accounts.create_organization(account_id=f"org_{number:03}", name=f"company {number:03}", limits=Limits())
+        accounts.create_project(
+            account_id=f"proj_{number:03}", name=f"web {number:03}", organization=f"org_{number:03}", limits=Limits()
+        )
+    settle(stand.engine, entry(1), node=None)
+    asked: list[str] = []
+    page.on("request", lambda sent: asked.append(sent.url))
+    sign_in(page, stand.url)
+    page.set_viewport_size({"width": 1_400, "height": 900})
+    see(page, "keys")
+    page.locator("input[name=customer]").fill("company 099")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Customer: company 099").wait_for()
+    assert "customer=org_099" in page.url
+    page.locator("input[name=project]").fill("web 09")
+    page.keyboard.press("Enter")
+    page.get_by_text("Several match “web 09”").wait_for()
+    until(page, "document.querySelectorAll('#found-project option').length === 10")
+    page.locator("input[name=project]").fill("proj_098")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Project: web 098 (company 098)").wait_for()
+    page.get_by_role("button", name="New key").click()
+    page.get_by_label("Name", exact=True).fill("anna")
+    page.locator("dialog [name=team_id]").fill("proj_100")
+    page.get_by_role("button", name="Create key").click()
+    page.locator("#secret").wait_for()
+    page.keyboard.press("Escape")
+    assert stand.get("/key/list")["keys"][0]["team_id"] == "proj_100"
+    page.keyboard.press("Control+k")
+    page.locator("[role=combobox]:focus").wait_for()
+    page.keyboard.type("web 097")
+    page.get_by_role("option", name="web 097 (company 097)").click()
+    page.get_by_text("Project of").wait_for()
+    assert not [url for url in asked if "account/list" in url and "page=2" in url]
 
 
 def test_a_batch_is_one_row_that_opens(stand: Stand, page: Page) -> None:

@@ -107,29 +107,28 @@ export async function* events(path, signal) {
   }
 }
 
-const PAGES_MAX = 10;
-let accountsRead = null;
+// A choice among more accounts is a search.
+const CHOICES_MAX = 100;
+const FOUND_MAX = 20;
+const firstPages = new Map();
+const names = new Map();
 
-/** All organizations and projects, oldest first; read once until `changed()`. */
-export function everyAccount() {
-  accountsRead ??= (async () => {
-    const found = [];
-    for (let page = 1, pages = 1; page <= Math.min(pages, PAGES_MAX); page += 1) {
-      const answer = await ask("account/list", { query: { page, size: 100 } });
-      pages = answer.total_pages;
-      found.push(...answer.accounts);
-    }
-    return found;
-  })();
-  accountsRead.catch(() => { accountsRead = null; });
-  return accountsRead;
+/** The first organizations or projects by name, and how many there are; read once until `changed()`. */
+export function firstAccounts(kind) {
+  if (!firstPages.has(kind)) {
+    const asked = ask("account/list", { query: { kind, sort: "name", size: CHOICES_MAX } });
+    firstPages.set(kind, asked);
+    asked.catch(() => firstPages.delete(kind));
+  }
+  return firstPages.get(kind);
 }
 
-/** A project's name, followed by its organization unless that is the default one. */
-export function projectName(project, accounts) {
-  const above = accounts.find((one) => one.id === project.organization_id);
-  return above && above.id !== "org_default" ? `${project.name} (${above.name})` : project.name;
-}
+/** The organizations or projects (`kind` undefined: both) with a text in their names. */
+export const findAccounts = async (kind, text, signal) => (await ask("account/list",
+  { query: { kind, q: text.slice(0, 128), sort: "name", size: FOUND_MAX }, signal })).accounts;
+
+/** A name; that of a project is followed by its organization unless that is the default one. */
+export const accountName = (one) => (one.kind === "project" && one.organization_id !== "org_default" ? `${one.name} (${one.organization})` : one.name);
 
 /** A key by its id, revoked or not; undefined: there is none. */
 export async function keyOf(id, signal) {
@@ -137,21 +136,28 @@ export async function keyOf(id, signal) {
   return keys.find((one) => one.token === id);
 }
 
-const aliases = new Map();
+/** An organization or a project by its id; undefined: there is none. */
+export async function accountOf(id, signal) {
+  const { accounts } = await ask("account/list", { query: { q: id, size: CHOICES_MAX }, signal });
+  return accounts.find((one) => one.id === id);
+}
 
-/** The names of keys, by their ids. A key that is unknown keeps its id. */
-export async function keyNames(ids, signal) {
-  const missing = [...new Set(ids)].filter((id) => id && !aliases.has(id)).slice(0, 200);
+async function nameOf(id, signal) {
+  const account = /^(org|proj)_/.test(id) ? await accountOf(id, signal) : null;
+  return account ? accountName(account) : (await keyOf(id, signal))?.key_alias ?? id;
+}
+
+/** The names of keys, organizations and projects, by their ids. One that is unknown keeps its id. */
+export async function namesOf(ids, signal) {
+  const missing = [...new Set(ids)].filter((id) => id && !names.has(id)).slice(0, 200);
   for (let at = 0; at < missing.length; at += 8) {
-    await Promise.all(missing.slice(at, at + 8).map(async (id) => {
-      aliases.set(id, (await keyOf(id, signal))?.key_alias ?? id);
-    }));
+    await Promise.all(missing.slice(at, at + 8).map(async (id) => { names.set(id, await nameOf(id, signal)); }));
   }
-  return aliases;
+  return names;
 }
 
 /** Forgets what was read before: an operation changed keys or accounts. */
-export const changed = () => { accountsRead = null; aliases.clear(); };
+export const changed = () => { firstPages.clear(); names.clear(); };
 
 export async function post(path, body) {
   const answer = await ask(path, { method: "POST", body });

@@ -1,6 +1,6 @@
 // The audit log. Invariants: read-only and complete; a change without a recorded result is shown as unconfirmed.
 
-import { ask, everyAccount, keyNames } from "./api.js";
+import { ask, namesOf } from "./api.js";
 import { RESULTS } from "./formatting.js";
 import { Older, useOlder } from "./older.js";
 import { go, here, to, withQuery } from "./route.js";
@@ -35,9 +35,8 @@ export function Page() {
   const { q, action, result, actor, target } = query;
   const wanted = { q, action, result, actor, target };
   const older = useOlder("audit", (after, signal) => ask("v1/audit", { query: { ...wanted, after }, signal }), [JSON.stringify(wanted)]);
-  const targets = [target, ...(older.data ?? []).map((one) => one.target)].filter((id) => id?.startsWith("key"));
-  const names = useData(async (signal) => new Map([...(await keyNames(targets, signal)),
-    .../** @type {any} */ ((await everyAccount()).map((one) => [one.id, one.name]))]), [targets.join()]);
+  const targets = [target, ...(older.data ?? []).map((one) => one.target)].filter((id) => /^(key|org_|proj_)/.test(id ?? ""));
+  const names = useData((signal) => namesOf(targets, signal), [targets.join()]);
   const shown = names.data?.get(target);
   return html`<${Filters} fields=${{ q: { label: "Search", hint: "Operator, action or target" },
     action: { label: "Action", options: action && !(action in ACTIONS) ? { ...ACTIONS, [action]: action } : ACTIONS },

@@ -1,6 +1,6 @@
 // Customers (organizations) and their projects. Invariant: usage of a project counts for its customer, too.
 
-import { ask, changed, post } from "./api.js";
+import { accountOf, ask, changed, post } from "./api.js";
 import { count, many, nusd } from "./formatting.js";
 import { BudgetUse } from "./keys.js";
 import { GrantForm } from "./grants.js";
@@ -61,15 +61,15 @@ function forecast({ from, to: until, total }) {
 }
 
 function One({ me, id }) {
+  const { page } = here().query;
   const data = useData(async (signal) => {
-    const { accounts } = await ask("account/list", { query: { q: id, size: 100 }, signal });
-    const account = accounts.find((one) => one.id === id);
+    const account = await accountOf(id, signal);
     if (!account) throw new Error("There is no customer or project with this id.");
-    const below = account.kind === "organization" ? (await ask("account/list", { query: { organization_id: id, kind: "project", size: 100 }, signal })).accounts
-      : [];
+    const below = account.kind === "organization" ? await ask("account/list", { query: { organization_id: id, kind: "project", page, size: PAGE }, signal })
+      : { accounts: [], total_pages: 0 };
     const month = await ask("v1/usage", { query: { [account.kind === "organization" ? "organization_id" : "project_id"]: id, bucket: "total" }, signal });
     return { account, below, month };
-  }, [id]);
+  }, [id, page]);
   return html`<${Back} page="customers">Customers<//><${Loaded} of=${data}>${({ account, below, month }) => {
     const isCustomer = account.kind === "organization";
     return html`<div class="headline"><div class="big">${account.name}</div>
@@ -86,12 +86,14 @@ function One({ me, id }) {
     ["Budget used", account.budget_use && html`<${BudgetUse} of=${account.budget_use} label=${account.name} />`],
       ["Limits", limitTexts(account).length ? html`<${Limits} of=${account} />` : "none"], ["Keys", count(account.keys)],
       ["Created", html`<${Time} at=${account.created_at} dateOnly />`]]} /></section>
-    ${below.length > 0 && html`<h2 class="apart">Projects</h2><${Table} columns=${columns(me, data.again, "Project")} rows=${below}
-      open=${(one) => to(["customers", one.id])} />`}
+    ${below.accounts.length > 0 && html`<h2 class="apart">Projects</h2><${Table} columns=${columns(me, data.again, "Project")} rows=${below.accounts}
+      open=${(one) => to(["customers", one.id])} />
+      <${Pages} page=${below.current_page} pages=${below.total_pages} total=${below.total_count} word="projects"
+        set=${(next) => go(withQuery({ page: next }))} />`}
     <h2 class="apart">Usage</h2><${Usage} me=${me} fixed=${isCustomer ? { organization_id: id } : { project_id: id }} />`;
   }}<//>`;
 }
-export const one = { title: "Customer", Page: One, hasPeriod: true, accepts: usageAccepts };
+export const one = { title: "Customer", Page: One, hasPeriod: true, accepts: { ...usageAccepts, page: accepts.page } };
 
 /** The customers; each opens its projects. */
 export function Page({ me }) {

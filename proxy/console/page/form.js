@@ -1,9 +1,10 @@
 // A form in a dialog. Invariants: only changed fields are sent; an error marks the field that it names.
 
-import { closeDialog, Dialog, Failure, html, openDialog, useLayoutEffect, useRef, useState } from "./ui.js";
+import { closeDialog, Dialog, Failure, html, openDialog, Suggest, useLayoutEffect, useRef, useState } from "./ui.js";
 
 function Control({ name, field, value, wrong }) {
   const shared = { name, id: `field-${name}`, "aria-describedby": `about-${name}`, "aria-invalid": wrong ? "true" : null };
+  if (field.find) return html`<${Suggest} ...${shared} find=${field.find} required=${field.required} defaultValue=${value} />`;
   if (!field.options) return html`<input ...${shared} type=${field.type ?? "text"} min=${field.min} step=${field.step} required=${field.required}
     maxlength=${field.type ? null : 2000} autocomplete="off" defaultValue=${value} />`;
   if (field.many) return html`<select ...${shared} multiple size="5" required=${field.required}>${Object.entries(field.options).map(([one, words]) => html`<option
@@ -18,8 +19,8 @@ const Line = ({ name, field, value, wrong }) => html`<div class="field-line"><la
   <div class="quiet small" id=${`about-${name}`}>${field.hint ?? ""}</div></div>`;
 
 /**
- * `fields`: name → {label, hint, options (many: several can be chosen, a text with a line for each) or type, from: object → text, to: text → value to send, with: another field (this one is sent when
- * that one changes), more: shown under “More”}. `fresh`: a new object; every non-empty field is sent. `send` gets the body; `done` gets
+ * `fields`: name → {label, hint, options (many: several can be chosen, a text with a line for each), find (see `Suggest`) or type, from: object → text,
+ * to: text → value to send, with: another field (this one is sent when that one changes), more: shown under “More”}. `fresh`: a new object; every non-empty field is sent. `send` gets the body; `done` gets
  * the answer and may return the next dialog.
  * @param {{title: string, words?: any, fields: Record<string, any>, one?: any, fresh?: boolean, label: string,
  *   send: (body: object) => Promise<any>, done: (answer: any) => any}} options

@@ -1,7 +1,8 @@
 // Keys. Invariants: a secret is shown once and stored nowhere; an action that cannot be undone needs a confirmation; the server
 // searches and pages, so every key can be found.
 
-import { ask, everyAccount, keyOf, post, projectName } from "./api.js";
+import { useAccounts } from "./account_choice.js";
+import { ask, keyOf, post } from "./api.js";
 import { GrantForm } from "./grants.js";
 import { KeyForm, Limits, limitTexts, takesCredit, topUp } from "./limit_forms.js";
 import { brief, many, nusd, percent, shortDay } from "./formatting.js";
@@ -215,18 +216,17 @@ function All({ me }) {
   const of = JSON.stringify(filter);
   const selection = { ...(state.of === of ? state : { chosen: new Map(), all: false }), set: (next) => setState({ ...next, of }) };
   const data = useData((signal) => ask("key/list", { query: wanted, signal }), [JSON.stringify(wanted)], { keep: `keys ${JSON.stringify(wanted)}` });
-  const accounts = useData(everyAccount, []);
-  const nameOf = (kind) => Object.fromEntries((accounts.data ?? []).filter((one) => one.kind === kind).map((one) => [one.id, kind === "project"
-    ? projectName(one, accounts.data) : one.name]));
+  const customers = useAccounts("organization", organization_id);
+  const projects = useAccounts("project", project_id);
   const set = (changes) => go(withQuery({ page: null, ...changes }));
   const made = (key) => (data.again(), secretOf(key, () => null));
-  const create = html`<button type="button" class="main push" onClick=${() => openDialog(html`<${KeyForm} projects=${nameOf("project")} done=${made}
+  const create = html`<button type="button" class="main push" onClick=${() => openDialog(html`<${KeyForm} projects=${projects} done=${made}
     />`)}>New key</button>`;
   const order_ = { by: sort ?? "created", falling: (order ?? (sort === "alias" ? "asc" : "desc")) === "desc",
     set: (name, falling) => set({ sort: name, order: falling ? "desc" : "asc" }) };
   const isFiltered = q || project_id || organization_id || status;
   return html`<${Filters} fields=${{ q: { label: "Search", hint: "Name, id, project or customer" },
-    customer: { label: "Customer", options: nameOf("organization") }, project: { label: "Project", options: nameOf("project") },
+    customer: { label: "Customer", ...customers }, project: { label: "Project", ...projects },
     status: { label: "Status", options: STATUSES } }} values=${query} set=${set}>
     ${me.may !== "read" && create}<//>
     <${Loaded} of=${data}>${({ keys, total_count: total, total_pages: pages, current_page: at }) => (keys.length

@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { Form } from "./form.js";
 import { brief, count, exact, nusd, shortDay } from "./formatting.js";
-import { html, Money, openDialog, OPTIONS_MAX } from "./ui.js";
+import { html, Money, openDialog } from "./ui.js";
 
 const WINDOWS = { "": "no reset", "1d": "1 day", "7d": "7 days", "30d": "30 days", calendar_hour: "calendar hour", calendar_day: "calendar day",
   calendar_week: "calendar week", calendar_month: "calendar month" };
@@ -42,12 +42,9 @@ const LIMITS = {
 const NONE = { max_budget: null, budget_duration: "30d", time_zone: null, prepaid: false, cost_in_answers: false, rpm_limit: null, tpm_limit: null,
   max_parallel_requests: null };
 
-const projectChoice = (projects) => (Object.keys(projects).length > OPTIONS_MAX ? { hint: "name or id; cannot be changed later" }
-  : { hint: "cannot be changed later", options: projects });
-
 const keyFields = (key, projects) => ({
   key_alias: { label: "Name", hint: "shown in lists and on statements", required: true, from: (one) => one.key_alias, to: same },
-  ...(key ? {} : { team_id: { label: "Project", ...projectChoice(projects), from: (one) => one.team_id, to: same } }),
+  ...(key ? {} : { team_id: { label: "Project", ...projects, hint: projects.find ? "name or id; cannot be changed later" : "cannot be changed later", from: (one) => one.team_id, to: same } }),
   models: { more: true, label: "Models", hint: "separated by commas; empty: all models", from: (one) => one.models.join(", "), to: list },
   ...LIMITS,
   duration: { more: true, label: "Expires", options: key ? { "": "unchanged", ...LIFETIMES } : LIFETIMES, from: () => (key ? "" : "90d"), to: same },
@@ -58,7 +55,7 @@ const keyFields = (key, projects) => ({
 });
 const NEW_KEY = { key_alias: "", team_id: "proj_default", models: [], ...NONE, on_exhausted: "finish", on_store_outage: null, tags: [] };
 
-/** `key` null: a new key in one of `projects` (id → name). `done` gets the answer. */
+/** `key` null: a new key in one of `projects` (see `useAccounts`). `done` gets the answer. */
 export const KeyForm = ({ one: key, projects = {}, done }) => Form({
   title: key ? `Edit ${key.key_alias}` : "New key", label: key ? "Save" : "Create key",
   fields: keyFields(key, projects), one: key ?? NEW_KEY, fresh: !key, done,

@@ -1,6 +1,6 @@
 // Limits by rule: for each end user, session, run or tag, or for a part of the requests. Invariant: the API checks the rules.
 
-import { ask, everyAccount, keyNames, post } from "./api.js";
+import { ask, namesOf, post } from "./api.js";
 import { Form } from "./form.js";
 import { BOUNDS, limitTexts, list, number, same } from "./limit_forms.js";
 import { count, plain } from "./formatting.js";
@@ -80,8 +80,7 @@ const columns = (me, names, again) => [
 export function RuleLimits({ me }) {
   const data = useData(async (signal) => {
     const { limits } = await ask("limit/list", { signal });
-    const keys = await keyNames(limits.map((one) => one.scope_id).filter((id) => id?.startsWith("key")), signal);
-    return { limits, names: new Map([...keys, .../** @type {any} */ ((await everyAccount()).map((one) => [one.id, one.name]))]) };
+    return { limits, names: await namesOf(limits.map((one) => one.scope_id), signal) };
   }, [], { keep: "limits" });
   const create = () => openDialog(html`<${LimitForm} done=${(one) => (toast(`${one.name} is created.`), data.again())} />`);
   return html`${me.may !== "read" && html`<div class="row filters"><button type="button" class="main push" onClick=${create}>New limit</button></div>`}

@@ -1,6 +1,7 @@
 // Settled requests, newest first. Invariants: the URL holds the search and the filters; a batch is one row.
 
-import { ask, everyAccount, keyNames, projectName } from "./api.js";
+import { useAccounts } from "./account_choice.js";
+import { ask, namesOf } from "./api.js";
 import { count, many, nusd, OUTCOMES, SOURCES, span } from "./formatting.js";
 import { Older, useOlder } from "./older.js";
 import { Rejected, STATUSES } from "./rejected.js";
@@ -27,18 +28,16 @@ const named = (table, names) => Object.fromEntries(names.map((name) => [name, ta
 /** The fields, with names for the chips. */
 function useFields(query, me) {
   const operator = me.role === "operator";
-  const found = useData(async (signal) => (operator ? { accounts: await everyAccount(),
-    key: query.key_id && (await keyNames([query.key_id], signal)).get(query.key_id) } : {}), [query.key_id]);
-  const { accounts = [], key } = found.data ?? {};
-  const chip = (label, shown) => ({ label, chip: true, shown });
-  const projects = Object.fromEntries(accounts.map((one) => [one.id, one.kind === "project" ? projectName(one, accounts) : one.name]));
+  const ids = [query.project_id, query.key_id];
+  const names = useData(async (signal) => new Map(operator ? await namesOf(ids, signal) : []), ids);
+  const customers = useAccounts("organization", query.organization_id, operator);
+  const chip = (label, id = undefined) => ({ label, chip: true, shown: names.data?.get(id) });
   return {
     q: { label: "Search", hint: "Id, response id, key or model" },
     outcome: { label: "Status", options: named(OUTCOMES, Object.keys(OUTCOMES)) },
     usage_source: { label: "Token count", options: named(SOURCES, SOURCE_FILTER) },
-    ...(operator ? { organization_id: { label: "Customer",
-      options: Object.fromEntries(accounts.filter((one) => one.kind === "organization").map((one) => [one.id, one.name])) } } : {}),
-    project_id: chip("Project", projects[query.project_id]), key_id: chip("Key", key), model: chip("Model"), provider: chip("Provider"),
+    ...(operator ? { organization_id: { label: "Customer", ...customers } } : {}),
+    project_id: chip("Project", query.project_id), key_id: chip("Key", query.key_id), model: chip("Model"), provider: chip("Provider"),
       batch_id: chip("Batch"),
     end_user: chip("End user"), session: chip("Session"), run: chip("Run"), tag: chip("Tag"),
   };

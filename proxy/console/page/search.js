@@ -1,6 +1,6 @@
 // The search of the whole console: pages, customers, and requests and keys by their ids or names.
 
-import { ask, everyAccount } from "./api.js";
+import { accountName, ask, findAccounts } from "./api.js";
 import { go, to } from "./route.js";
 import { closeDialog, Dialog, html, useEffect, useState } from "./ui.js";
 
@@ -16,9 +16,10 @@ async function found(text, pages, me, signal) {
   const places = pages.filter(([name]) => has(name, text)).map(([name, url]) => ["Page", name, url]);
   if (UUID.test(text)) places.unshift(["Request", text, to(["requests", text.toLowerCase()])]);
   if (me.role === "operator") {
-    const [accounts, { keys }] = await Promise.all([everyAccount(), ask("key/list", { query: { q: text.slice(0, 128), size: SHOWN_MAX }, signal })]);
-    places.push(...accounts.filter((one) => has(one.name, text) || one.id === text).map((one) => [one.kind === "project" ? "Project" : "Customer", one.name,
-      to(["customers", one.id])]));
+    const [accounts, { keys }] = await Promise.all([findAccounts(undefined, text, signal),
+      ask("key/list", { query: { q: text.slice(0, 128), size: SHOWN_MAX }, signal })]);
+    const ofName = accounts.filter((one) => has(one.name, text) || one.id === text).slice(0, SHOWN_MAX);
+    places.push(...ofName.map((one) => [one.kind === "project" ? "Project" : "Customer", accountName(one), to(["customers", one.id])]));
     places.push(...keys.map((key) => ["Key", key.key_alias, to(["keys", key.token])]));
   }
   places.push(["Requests", `with “${text}”: id, response id, key or model`, to("requests", { q: text })]);

@@ -167,13 +167,37 @@ export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, v
   </table>`;
 }
 
-// More options than people can choose from. Search finds the page of a customer or project, which leads to its lists.
+// More options than people can choose from.
 export const OPTIONS_MAX = 200;
-const isChip = (field) => field.chip || Object.keys(field.options ?? {}).length > OPTIONS_MAX;
+const WAIT_MS = 150;
+
+/** A text field that offers values as one types. `find`: (text, signal) → [value, words]s; `set`: gets the value that was chosen or named. */
+export function Suggest({ name, find, set, ...shared }) {
+  const [found, setFound] = useState([]);
+  const [text, setText] = useState("");
+  useEffect(() => {
+    const stop = new AbortController();
+    const timer = setTimeout(() => find(text, stop.signal).then(setFound, () => null), text ? WAIT_MS : 0);
+    return () => (stop.abort(), clearTimeout(timer));
+  }, [text]);
+  const choose = async (event) => {
+    const given = event.currentTarget.value.trim();
+    const all = given && !found.some(([value]) => value === given) ? await find(given).catch(() => []) : found;
+    const same = all.filter(([value, words]) => value === given || words === given);
+    const [only] = same.length === 1 ? same : all.length === 1 ? all : [];
+    if (!given || only) set(only?.[0] ?? null);
+    else toast(all.length ? `Several match “${given}”: choose one of them.` : `Nothing matches “${given}”.`);
+  };
+  return html`<input ...${shared} name=${name} list=${`found-${name}`} autocomplete="off" maxlength="128"
+    onInput=${(event) => setText(event.currentTarget.value.trim())} onChange=${set && choose} />
+    <datalist id=${`found-${name}`}>${found.map(([value, words]) => html`<option key=${value} value=${value}>${words}</option>`)}</datalist>`;
+}
+
+const isChip = (field, value) => field.chip || (field.find && value);
 
 /**
- * Fields and buttons above a table. `fields`: {name: {label, options} or {label, hint}; chip: shown only if it has a value}; a change
- * calls `set({name: value})`.
+ * Fields and buttons above a table. `fields`: {name: {label, options}, {label, find: see `Suggest`, shown: words of the value} or
+ * {label, hint}; chip: shown only if it has a value}; a change calls `set({name: value})`.
  */
 export function Filters({ fields, values, set, children }) {
   const control = ([name, field]) => html`<label key=${name}><span class="unseen">${field.label}</span>${field.options
@@ -181,11 +205,12 @@ export function Filters({ fields, values, set, children }) {
       ${!field.required && html`<option value="">${field.label}: all</option>`}
         ${Object.entries(field.options).map(([value, words]) => html`<option key=${value} value=${value}>${field.required ? `${field.label}: ` : ""}${words}
           </option>`)}</select>`
+    : field.find ? html`<${Suggest} name=${name} type="search" placeholder=${`${field.label}: all`} find=${field.find} set=${(value) => set({ [name]: value })} />`
     : html`<input name=${name} type="search" placeholder=${field.hint ?? field.label} value=${values[name] ?? ""} maxlength="256" autocomplete="off"
       onChange=${(event) => set({ [name]: event.currentTarget.value.trim() || null })} />`}</label>`;
-  const active = Object.entries(fields).filter(([name, field]) => values[name] && isChip(field));
+  const active = Object.entries(fields).filter(([name, field]) => values[name] && isChip(field, values[name]));
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
-    ${Object.entries(fields).filter(([, field]) => !isChip(field)).map(control)}${children}</form>
+    ${Object.entries(fields).filter(([name, field]) => !isChip(field, values[name])).map(control)}${children}</form>
     ${active.length > 0 && html`<div class="row chips">${active.map(([name,
       field]) => html`<button type="button" key=${name} class="chip" onClick=${() => set({ [name]: null })}><span class="unseen">Remove the filter </span>
       ${field.label}: ${field.shown ?? field.options?.[values[name]] ?? values[name]} <span aria-hidden="true">×</span></button>`)}</div>`}`;

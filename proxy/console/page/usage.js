@@ -1,7 +1,8 @@
 // Revenue, cost and tokens by time and by group. Invariants: days are those of the chosen zone; an unknown cost is not 0; what is
 // exported is what is shown.
 
-import { ask, everyAccount, keyNames, projectName } from "./api.js";
+import { useAccounts } from "./account_choice.js";
+import { ask, namesOf } from "./api.js";
 import { Bars } from "./chart.js";
 import { download } from "./csv.js";
 import { Change } from "./change.js";
@@ -200,15 +201,12 @@ function Report({ report, metric, operator, chosen, filters }) {
 
 /** The fields of the filters, with names for the chips. */
 function useFilterFields(query, me) {
-  const found = useData(async (signal) => (me.role === "key" ? { accounts: [] }
-    : { accounts: await everyAccount(), key: query.key_id && (await keyNames([query.key_id], signal)).get(query.key_id) }), [query.key_id]);
-  const { accounts = [], key } = found.data ?? {};
-  const options = (kind) => Object.fromEntries(accounts.filter((one) => one.kind === kind).map((one) => [one.id, kind === "project" ? projectName(one, accounts)
-    : one.name]));
-  const chip = (label, shown) => ({ label, chip: true, shown });
-  const ofAccounts = me.role === "operator" ? { organization_id: { label: "Customer", options: options("organization") },
-    project_id: { label: "Project", options: options("project") } } : {};
-  return { ...ofAccounts, key_id: chip("Key", key), model: chip("Model"), provider: chip("Provider"), end_user: chip("End user"), session: chip("Session"),
+  const operator = me.role === "operator";
+  const key = useData(async (signal) => (operator && query.key_id ? (await namesOf([query.key_id], signal)).get(query.key_id) : undefined), [query.key_id]);
+  const [customers, projects] = [useAccounts("organization", query.organization_id, operator), useAccounts("project", query.project_id, operator)];
+  const chip = (label, shown = undefined) => ({ label, chip: true, shown });
+  const ofAccounts = operator ? { organization_id: { label: "Customer", ...customers }, project_id: { label: "Project", ...projects } } : {};
+  return { ...ofAccounts, key_id: chip("Key", key.data), model: chip("Model"), provider: chip("Provider"), end_user: chip("End user"), session: chip("Session"),
     run: chip("Run"), tag: chip("Tag") };
 }
 
