@@ -20,13 +20,14 @@ from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.storage.redis_client import open_redis
 from tests.budgets.stores import warm
+from tests.support.long_runs import part_of
 from tests.support.processes import CLEAN
 
 AT_ONCE, FIT, NUSD = 1_000, 10, 97
 # Of `make test`.
 FEW_AT_ONCE = 200
 NODES = 4
-QUICK, LONG = 2, 1_000
+QUICK, LONG = 2, part_of(1_000)
 
 
 def counters_of(number: int) -> tuple[LimitCounter, ...]:

@@ -34,6 +34,7 @@ from proxy.budgets.verdicts import bounds_rate
 from tests.budgets.machine import StoreMachine
 from tests.budgets.model import Model
 from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
+from tests.support.long_runs import part_of
 
 pytestmark = pytest.mark.io
 
@@ -582,4 +583,4 @@ def test_a_request_of_a_node_that_was_taken_for_dead_counts_twice_for_a_minute(
 @pytest.mark.slow
 def test_whatever_happens_for_long(on: type[Budgets], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUDGET_MACHINE_RANDOM", "1")
-    run(on, count=700, steps=100)
+    run(on, count=part_of(700), steps=100)

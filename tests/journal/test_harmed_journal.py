@@ -1,4 +1,4 @@
-"""A journal file of 256 KiB: cut off at every offset, every byte flipped; see harmed_journal.py."""
+"""A journal file of 256 KiB, in `make faults` of 48: cut off at every offset, every byte flipped; see harmed_journal.py."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from proxy.journal.frames import FrameKind, encode_frame, record_payload
 from proxy.journal.journal import Journal
 from tests.journal.journals import crash
 from tests.journal.records import ROOMY, opened, record
+from tests.support.long_runs import part_of
 
 # Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 ROOT = Path(__file__).parents[2]
-FILE_BYTES = 256 * 1024
+FILE_BYTES = part_of(16) << 14
 PARTS = 2
 # Of all; some four minutes on two cores that have nothing else to do.
 MATRIX_S_MAX = 1_500

@@ -15,9 +15,10 @@ import pytest
 
 from tests.simulation.loop import run
 from tests.simulation.world import Tally, World
+from tests.support.long_runs import part_of
 
 SEED = int(os.environ.get("TOKENWEIR_SIMULATION_SEED", "2026"))
-EXCHANGES = 1_000_000
+EXCHANGES = part_of(1_000_000)
 # Of one world: some ten minutes of its time.
 WORLD_EXCHANGES = 20_000
 RATE = 40.0

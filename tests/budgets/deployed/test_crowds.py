@@ -1,6 +1,6 @@
 """A thousand requests at once against a budget that fits ten: exactly ten are served, whatever serves them.
 
-Each round has a key of its own. In `make faults`, a thousand rounds on one machine, and a thousand through three
+Each round has a key of its own. In `make faults`, two hundred rounds on one machine, and two hundred through three
 proxies on one Redis; then every reservation is gone, and the ledger says what was spent.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import time
 from collections import Counter
@@ -25,12 +24,12 @@ from proxy.storage.database import open_engine
 from tests.budgets.deployed.limited import Limited, deployment
 from tests.budgets.deployed.machines import Machines
 from tests.support.ledger_tables import read_balances
+from tests.support.long_runs import part_of
 from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 
 CROWD, FIT, TOKENS = 1_000, 10, 100
-# Fewer, for those in a hurry: TOKENWEIR_CROWDS=200 make faults
-ROUNDS = int(os.environ.get("TOKENWEIR_CROWDS", "1000"))
+ROUNDS = part_of(1_000)
 BUDGET_NUSD = FIT * TOKENS * 1_000
 LEARNED_S = 2.0
 RESTING_S = 60.0

@@ -4,7 +4,6 @@ memory does not grow with them."""
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -34,14 +33,14 @@ from tests.budgets.deployed.limited import Limited, deployment
 from tests.budgets.recorder import AdmissionRecorder, FollowerRecorder
 from tests.budgets.stores import Stores
 from tests.gateway.inprocess import KEY
+from tests.support.long_runs import part_of
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.sqlite import empty_ledger
 
 pytestmark = [pytest.mark.io, pytest.mark.slow, pytest.mark.timeout(7_200)]
 
-# Fewer, for those in a hurry: TOKENWEIR_USERS=100000
-USERS = int(os.environ.get("TOKENWEIR_USERS", "1000000"))
+USERS = part_of(1_000_000)
 GROWTH_MAX = 20 << 20
 # Each cache has been full once: of the ids of users, two halves of 16,384.
 WARM_USERS = 40_000

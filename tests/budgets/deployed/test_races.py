@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import time
 from collections import Counter
@@ -38,8 +37,7 @@ from tests.support.valkey import Valkey
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_000)]
 
-# Fewer, for those in a hurry: TOKENWEIR_RACES=5
-ROUNDS = int(os.environ.get("TOKENWEIR_RACES", "40"))
+ROUNDS = 40
 AT_ONCE, FIT, TOKENS = 200, 10, 100
 MONEY = {"budget_nusd": FIT * TOKENS * 1_000, "budget_window": "none"}
 QUOTAS = {

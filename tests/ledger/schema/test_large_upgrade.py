@@ -1,11 +1,7 @@
-"""A ledger of many rows is upgraded while others settle: no settlement waits for more than two seconds.
-
-TEST_LEDGER_ROWS is the number of rows: 300,000 in `make faults`.
-"""
+"""A ledger of many rows is upgraded while others settle: no settlement waits for more than two seconds."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -25,9 +21,10 @@ from tests.bench.history import fill
 from tests.bench.stores import POSTGRES, Ledger
 from tests.ledger.entries import a_store, an_entry, arriving
 from tests.ledger.schema.revisions import run_revision
+from tests.support.long_runs import part_of
 from tests.support.postgres import own_server
 
-ROWS = int(os.environ.get("TEST_LEDGER_ROWS", "300000"))
+ROWS = part_of(300_000)
 WAIT_S_MAX = 2.0
 BATCH, SETTLERS, PAUSE_S = 20, 2, 0.02
 # A key in ten of the history's thousand.

@@ -1,4 +1,4 @@
-"""A ledger of a million entries is moved, in bounded memory. TEST_LEDGER_ROWS is another number of entries."""
+"""A ledger of a million entries is moved, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from tests.ledger.entries import a_ledger, arriving, id_at
 from tests.ledger.priced_entries import a_real_entry, a_real_store
+from tests.support.long_runs import part_of
 from tests.support.postgres import own_server
 from tests.support.tokenweir import COMMAND
 
-ENTRIES = int(os.environ.get("TEST_LEDGER_ROWS", "1000000"))
+ENTRIES = part_of(1_000_000)
 BATCH, KEYS, DAYS = 5_000, 1_000, 360
 BYTES_MAX = 300 << 20
 
