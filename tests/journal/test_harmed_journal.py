@@ -1,4 +1,4 @@
-"""A journal file of 256 KiB, in `make faults` of 48: cut off at every offset, every byte flipped; see harmed_journal.py."""
+"""A journal file of 256 KiB (`make faults`: 48): cut off at every offset, every byte flipped; see harmed_journal.py."""
 
 from __future__ import annotations
 
