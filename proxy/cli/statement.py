@@ -1,8 +1,10 @@
-"""`tokenweir statement`: the monthly bill of a customer. Invariant: the lines add up to the nano-dollar."""
+"""`tokenweir statement`: the monthly bill of a customer, as a file or by e-mail. Invariant: the lines add up to the
+nano-dollar."""
 
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 import time
 from contextlib import nullcontext
@@ -14,6 +16,8 @@ from proxy.cli.common import (
     Failure,
     WrongUsage,
     add_owner_options,
+    add_yes,
+    confirm,
     json_line,
     load_settings,
     owner_of,
@@ -23,8 +27,10 @@ from proxy.cli.common import (
 )
 from proxy.cli.dimension_options import dimension_name, values_exported
 from proxy.cli.values import month, time_zone
+from proxy.foundation.users import operator
 
 if TYPE_CHECKING:
+    from proxy.billing.period import Month
     from proxy.reports.statement import Statement
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
@@ -45,7 +51,7 @@ def add_commands(commands: Any) -> None:
         help="time zone of the month and its days: Europe/Berlin (default: UTC); such a statement is provisional, "
         "since months are closed in UTC",
     )
-    statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), default="html")
+    statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), help="default: html")
     statement.add_argument(
         "--by",
         type=dimension_name,
@@ -56,6 +62,16 @@ def add_commands(commands: Any) -> None:
     statement.add_argument(
         "--entries", type=Path, metavar="FILE", help="also write the entries of a closed month, for `tokenweir verify`"
     )
+    statement.add_argument(
+        "--send",
+        action="store_true",
+        help="send the statement of a closed month by e-mail (settings `statement.mail`), as PDF if the extra pdf is "
+        "installed, else as HTML; recorded in the audit log",
+    )
+    statement.add_argument(
+        "--to", metavar="ADDRESS", help="with --send: to this address (default: that of the customer in the settings)"
+    )
+    add_yes(statement)
 
 
 def _statement(options: argparse.Namespace) -> None:
@@ -68,18 +84,59 @@ def _statement(options: argparse.Namespace) -> None:
         raise WrongUsage("--output: is required for PDF if standard output is a terminal")
     if options.format == "csv" and options.by is not None:
         raise WrongUsage("--by: cannot be combined with --format csv, whose columns are summed")
+    if options.send or options.to is not None:
+        _check_send(options)
+        _send(options, whole)
+        return
+    kind = options.format or "html"
     with store_of(options) as store, nullcontext() if options.by is None else values_exported(store, options):
         letterhead = load_settings(options.config).statement
         statement = read_statement(store.engine, _owner(store, options), whole, options.by, letterhead)
         if options.entries is not None:
             _write_entries(store, statement, options.entries)
-    content = _rendered(statement, options.format)
+    content = _rendered(statement, kind)
     if options.output is None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     else:
         with whole_file(options.output) as file:
             file.write(content)
+
+
+def _check_send(options: argparse.Namespace) -> None:
+    if not options.send:
+        raise WrongUsage("--to: needs --send")
+    for name in ("format", "output", "entries", "by", "time_zone"):
+        if getattr(options, name) is not None:
+            raise WrongUsage(f"--send: cannot be combined with --{name.replace('_', '-')}")
+
+
+def _send(options: argparse.Namespace, month: Month) -> None:
+    from proxy.console.api.hidden_providers import statement_without_providers
+    from proxy.ledger.accounts.audit_log import Actor
+    from proxy.reports.statement import read_statement
+    from proxy.reports.statement_mail import (
+        SEND,
+        earlier_sending,
+        require_address,
+        send_statement,
+        sent_text,
+        statement_mail,
+    )
+
+    settings = load_settings(options.config)
+    with store_of(options) as store:
+        statement = read_statement(store.engine, _owner(store, options), month, None, settings.statement)
+        statement = statement_without_providers(statement) if settings.hide_providers else statement
+        mail = statement_mail(statement, settings.statement, options.to)
+        require_address(mail)
+        sent = earlier_sending(store.audit_log, mail.number)
+        if sent is not None:
+            confirm(options, f"{mail.number}: {sent_text(sent)}. Send it again?")
+        by = Actor(operator(), "cli", socket.gethostname())
+        with store.audit_log.operation(by, SEND, mail.number, mail.details) as entry:
+            send_statement(mail, store.audit_log, entry, again=sent is not None, now=time.time())
+    print(f"tokenweir: {mail.attachment} is sent to {mail.to}", file=sys.stderr)
 
 
 def _write_entries(store: LedgerStores, statement: Statement, path: Path) -> None:

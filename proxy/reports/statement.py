@@ -210,11 +210,8 @@ class Statement:
 
     @property
     def customer(self) -> CustomerSettings:
-        """The owner's entry among the configured customers, by id or name; without one, an entry with its name."""
-        found = self.letterhead.customers
-        named = found.get(self.owner.scope_id) or found.get(self.owner.name)
-        customer = CustomerSettings(name=self.owner.name) if named is None else named
-        return replace(customer, legal_name=customer.legal_name or self.owner.name)
+        """The owner among the configured customers."""
+        return self.letterhead.customer(self.owner.scope_id, self.owner.name)
 
     @property
     def prices(self) -> list[PricedLine]:

@@ -1,17 +1,20 @@
-"""The settings of statements: the seller, the customers' addresses, the terms of payment, the tax.
+"""The settings of statements: the seller, the customers' addresses, the terms of payment, the tax, the mail server.
 
-Invariant: everything here but the logo is stored when a month is closed, so its statements keep it.
+Invariant: everything that is printed on a statement, but the logo, is stored when a month is closed, so its statements
+keep it. What is needed to send them is never stored.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from proxy.settings.fields import FieldPath, FieldType, or_variable, section, sections, setting, settings_section
 from proxy.settings.kinds import path_of, text, whole
+from proxy.settings.mail import MailSettings, email_address, mail
 
 DUE_DAYS_MAX = 366
 TEXT_CHARS_MAX = 1_000
@@ -66,6 +69,12 @@ class CustomerSettings:
     legal_name: str = setting(line(), "its name on statements", default="", shown="that of the account or key")
     address: str = setting(lines(), "its postal address", default="", shown="none")
     tax_id: str = setting(line(), "its tax number, with its label: `VAT DE123456789`", default="", shown="none")
+    email: str = setting(
+        email_address(),
+        "where its statements are sent; the present one, also for closed months",
+        default="",
+        shown="none",
+    )
 
 
 @settings_section
@@ -104,3 +113,17 @@ class StatementSettings:
         default_factory=dict,
         shown="the names of accounts and keys",
     )
+    mail: MailSettings | None = setting(
+        mail(), "the mail server that sends statements", default=None, shown="statements are not sent"
+    )
+
+    @property
+    def kept(self) -> StatementSettings:
+        """The part that a closed month keeps."""
+        customers = {name: replace(one, email="") for name, one in self.customers.items()}
+        return replace(self, logo=None, mail=None, customers=customers)
+
+    def customer(self, scope_id: str, name: str) -> CustomerSettings:
+        """The customer with this id or name; without one, an entry with its name."""
+        found = self.customers.get(scope_id) or self.customers.get(name) or CustomerSettings(name=name)
+        return replace(found, legal_name=found.legal_name or name)

@@ -46,7 +46,8 @@ from proxy.storage.database import open_engine
 SECRET = "a-secret-of-0123456789-abcdefghij"
 READER, WORKER = "a-reader-of-0123456789-abcdefghijk", "a-worker-of-0123456789-abcdefghijk"
 PEPPER = "5e" * 32
-SECRETS = {"ADMIN": SECRET, "READER": READER, "WORKER": WORKER, "PEPPER": PEPPER}
+MAIL_PASSWORD = "the-pass-word-of-billing"
+SECRETS = {"ADMIN": SECRET, "READER": READER, "WORKER": WORKER, "PEPPER": PEPPER, "MAIL": MAIL_PASSWORD}
 CONFIG = """
 admin:
   port: 0

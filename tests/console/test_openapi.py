@@ -66,6 +66,8 @@ ROUTES = {
     "/v1/rerate/preview": ["post"],
     "/v1/sinks": ["get"],
     "/v1/statements": ["get"],
+    "/v1/statements/mail": ["get"],
+    "/v1/statements/send": ["post"],
     "/v1/statements/{scope_id}": ["get"],
     "/v1/usage": ["get"],
     "/v1/usage/change": ["get"],

@@ -1,15 +1,18 @@
-"""What an operator does with money on the page: months are closed, past requests are repriced."""
+"""What an operator does with money on the page: months are closed, past requests are
+repriced, statements are sent."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.console.browsing import PHONE, see, sign_in, width
+from tests.console.browsing import PHONE, choose, see, sign_in, width
 from tests.console.entries import MONTH, YESTERDAY, entry, use_september
+from tests.console.mailing import CUSTOMER, mailing
 from tests.console.stand import READER, Stand
 from tests.ledger.priced_entries import settle
 
@@ -74,3 +77,28 @@ def test_past_requests_are_repriced_after_a_preview(stand: Stand, page: Page) ->
     see(page, "models/tera-small")
     preview()
     dialog.get_by_text("Nothing would change.").wait_for()
+
+
+def test_a_statement_is_sent_after_a_look_at_it(page: Page, tmp_path: Path) -> None:
+    """A second sending says that there was a first; a rejection stands in the dialog."""
+    with mailing(tmp_path) as (stand, server):
+        sign_in(page, f"{stand.url}#/statements?month={MONTH}")
+        dialog = page.get_by_role("dialog")
+        see(page, f"statements?month={MONTH}")
+        choose(page, "Statement of default", "Send by e-mail")
+        dialog.get_by_text("$12.73", exact=True).wait_for()
+        assert dialog.get_by_label("To").input_value() == CUSTOMER
+        assert width(page) == PHONE["width"]
+        server.answers["RCPT"] = "550 no such user"
+        dialog.get_by_role("button", name="Send").click()
+        dialog.get_by_text(f"rejected the recipient {CUSTOMER}: 550 no such user").wait_for()
+        server.answers = {}
+        dialog.get_by_role("button", name="Send").click()
+        page.get_by_text(f"Sent to {CUSTOMER}.").wait_for()
+        page.get_by_role("cell", name=re.compile("^Sent ")).wait_for()
+        choose(page, "Statement of default", "Send by e-mail")
+        dialog.get_by_text(f"Sent to {CUSTOMER}, ").wait_for()
+        dialog.get_by_label("To").fill("cfo@acme.example")
+        dialog.get_by_role("button", name="Send again").click()
+        page.get_by_text("Sent to cfo@acme.example.").wait_for()
+        assert [one.recipients[0] for one in server.received] == [CUSTOMER, "cfo@acme.example"]

@@ -118,7 +118,12 @@ EXAMPLES: Mapping[str, str] = {
           due_days: 14
           tax: {label: VAT, percent: 19}
           customers:
-            acme: {legal_name: Acme Ltd, tax_id: VAT GB123456789}
+            acme: {legal_name: Acme Ltd, tax_id: VAT GB123456789, email: accounts@acme.example}
+          mail:
+            host: smtp.example.com
+            username: billing
+            password: ${MAIL_PASSWORD}
+            from: billing@example.com
         """,
     "alerts": """
         alerts:

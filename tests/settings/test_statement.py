@@ -37,6 +37,18 @@ def parsed(written: str) -> StatementSettings:
         ("customers: {acme: {nam: Acme}}", r"statement\.customers\.acme\.nam: unknown field"),
         ("customers: {}", r"statement\.customers: must be a mapping"),
         ("currency: EUR", r"statement\.currency: unknown field"),
+        ("customers: {acme: {email: acme}}", r"statement\.customers\.acme\.email: must be an e-mail address"),
+        ('customers: {acme: {email: "a@b.example, c@d.example"}}', r"acme\.email: must be an e-mail address"),
+        (f"mail: {{host: h, from: {'x' * 250}@b.example}}", r"statement\.mail\.from: must be an e-mail address"),
+        ("mail: {from: a@b.example}", r"statement\.mail\.host: is missing"),
+        ("mail: {host: h, from: a@b.example, tls: ssl}", r"statement\.mail\.tls: must be `starttls` or `tls` or"),
+        ("mail: {host: h, from: a@b.example, username: u}", r"statement\.mail\.password: is missing: a user and a"),
+        ("mail: {host: h, from: a@b.example, password: x}", r"password: a secret does not belong in this file"),
+        ('mail: {host: h, from: a@b.example, password: "${VAT}"}', r"statement\.mail\.username: is missing: a user"),
+        (
+            'mail: {host: h, from: a@b.example, username: u, password: "${VAT}", tls: none}',
+            r"statement\.mail\.tls: a password is sent over TLS only",
+        ),
     ],
 )
 def test_invalid_settings_are_named(written: str, error: str) -> None:
@@ -56,3 +68,9 @@ def test_what_is_written_is_printed() -> None:
 def test_a_closed_month_stores_and_reads_them() -> None:
     read = parsed('seller: Weir, due_days: 14, tax: {percent: 19}, customers: {acme: {legal_name: "Acme Ltd"}}')
     assert msgspec.convert(msgspec.to_builtins(read), StatementSettings) == read
+    mail = 'mail: {host: h, from: a@b.example, username: u, password: "${VAT}"}'
+    sent = parsed(f"seller: Weir, customers: {{acme: {{email: a@b.example}}}}, {mail}")
+    assert sent.mail is not None
+    assert (sent.mail.server_port, sent.mail.sender, repr(sent.mail.password)) == (587, "a@b.example", "Secret(***)")
+    kept = msgspec.to_builtins(sent.kept)
+    assert (kept["mail"], kept["customers"]["acme"]["email"]) == (None, ""), "what is needed to send is not stored"

@@ -21,6 +21,7 @@ from proxy.console.api.endpoints import ApiCall
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import FIELDS
 from proxy.foundation.secret import masked
+from proxy.foundation.smtp import MailError
 from proxy.http.errors import ApiError, keys_unavailable
 from proxy.keys import narrowing
 from proxy.keys.keyring import Keyring
@@ -30,6 +31,7 @@ from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
 from proxy.ledger.accounts.key_store import UnknownKeyError
 from proxy.ledger.grants.store import UnknownGrantError
 from proxy.ledger.limit_rules import UnknownRuleError
+from proxy.reports.statement_mail import AlreadySentError
 from proxy.storage.executor import BoundedExecutor
 
 # How long an answer waits for the keyring's refresh; the next poll of the keyring brings the change anyway.
@@ -148,6 +150,10 @@ def _refused(refusal: ValueError) -> ApiError:
     param = FIELDS.get(name) if colon else None
     if isinstance(refusal, UnknownAccountError) and param == "account":
         return ApiError(404, f"'account': {message}.", param=param, code="account_not_found")
+    if isinstance(refusal, AlreadySentError):
+        return ApiError(409, f"'again': {refusal}; send true to send it again.", param="again", code="already_sent")
+    if isinstance(refusal, MailError):
+        return ApiError(502, f"{refusal}.", kind="api_error", code="mail_failed")
     if isinstance(refusal, UnknownExchangeError):
         return ApiError(404, f"{refusal}.", param="exchange_id", code="exchange_not_found")
     if isinstance(refusal, UnknownGrantError):

@@ -25,13 +25,15 @@ from proxy.console.api.reading import invalid
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
 from proxy.ledger.accounts.account_store import AccountStore
+from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.periods.closing import Period, read_periods
 from proxy.reports.account_list import AccountFilter, AccountOrder, read_account_list
 from proxy.reports.buckets import DAY_S
 from proxy.reports.statement import Statement, StatementOwner, read_statement
 from proxy.reports.statement_html import statement_html
-from proxy.reports.statement_pdf import PdfMissing, statement_pdf
+from proxy.reports.statement_mail import last_sent, sent_to
+from proxy.reports.statement_pdf import PDF_ROWS_MAX, PdfMissing, rows_of, statement_pdf
 from proxy.reports.statement_text import statement_csv, statement_json
 from proxy.reports.usage import UsageFilter, read_usage
 from proxy.settings.operators import OperatorRole
@@ -42,9 +44,6 @@ from proxy.storage.executor import BoundedExecutor
 PAGE_DEFAULT, PAGE_MAX = 20, 100
 # Customers of one page of usage; the others of a month have nothing to bill.
 SCOPES_MAX = 100_000
-
-# The time of a PDF grows with the square of the rows: two seconds for 1,000, twenty for 5,000.
-PDF_ROWS_MAX = 3_000
 
 # A statement has its own styles and perhaps a logo, and nothing else.
 _HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'self'"
@@ -74,15 +73,19 @@ class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
     """The statement of one customer in a month. Money: decimal strings of USD."""
 
     scope_id: str
-    scope_kind: Literal["organization", "project"]
+    scope_kind: str
+    """organization or project"""
     name: str
-    state: MonthState
+    state: MonthState | Literal["sent"]
+    """sent: it is final, and was sent by e-mail"""
     charge_usd: str
     """usage and adjustments, as booked"""
     amount_due_usd: str | None
     """whole cents, with tax; null: the statement is not final"""
     short_number: str | None
     due_on: str | None
+    sent_at: str | None
+    sent_to: str | None
 
 
 class MonthShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +119,7 @@ class StatementsApi:
     threads: BoundedExecutor
     accounts: AccountStore
     keys: KeyStore
+    audit_log: AuditLog
     letterhead: Callable[[], StatementSettings]
     unix_time: Callable[[], float]
     hides_providers: Callable[[], bool]
@@ -180,20 +184,24 @@ class StatementsApi:
     def _final(self, accounts: Iterable[Account], month: Month) -> list[StatementLine]:
         """Closed statements, from their closed form."""
         letterhead = self.letterhead()
+        owners = [StatementOwner(one.account_id, one.kind.value, one.name) for one in accounts]
+        statements = [read_statement(self.engine, owner, month, letterhead=letterhead) for owner in owners]
+        sent = last_sent(self.audit_log, [one.issued.number for one in statements if one.issued is not None])
         found = []
-        for one in accounts:
-            owner = StatementOwner(one.account_id, one.kind.value, one.name)
-            statement = read_statement(self.engine, owner, month, letterhead=letterhead)
+        for statement in statements:
+            sending = None if statement.issued is None else sent.get(statement.issued.number)
             found.append(
                 StatementLine(
-                    scope_id=one.account_id,
-                    scope_kind=one.kind.value,
+                    scope_id=statement.owner.scope_id,
+                    scope_kind=statement.owner.kind,
                     name=statement.owner.name,
-                    state="final",
+                    state="final" if sending is None else "sent",
                     charge_usd=usd_text(statement.due.charges_nusd),
                     amount_due_usd=usd_text(statement.due.total_nusd),
                     short_number=statement.short_number,
                     due_on=None if statement.due_on is None else str(statement.due_on),
+                    sent_at=None if sending is None else iso_utc(sending.at),
+                    sent_to=None if sending is None else sent_to(sending),
                 )
             )
         return found
@@ -219,13 +227,18 @@ class StatementsApi:
                 amount_due_usd=None,
                 short_number=None,
                 due_on=None,
+                sent_at=None,
+                sent_to=None,
             )
             for one in accounts
         ]
 
     def _made(self, scope_id: str, month: Month, make: Callable[[Statement], Any]) -> Any:
-        owner = self._owner(scope_id)
-        return make(read_statement(self.engine, owner, month, letterhead=self.letterhead()))
+        return make(self.statement(scope_id, month))
+
+    def statement(self, scope_id: str, month: Month) -> Statement:
+        """The statement of a key or an account. Raises ApiError 404, LedgerUnavailable."""
+        return read_statement(self.engine, self._owner(scope_id), month, letterhead=self.letterhead())
 
     def _owner(self, scope_id: str) -> StatementOwner:
         """Raises ApiError 404."""
@@ -254,7 +267,7 @@ class StatementsApi:
 
 def _rendered(statement: Statement, kind: str, *, hides: bool) -> dict[str, Any] | bytes:
     """Raises ApiError for a PDF that would be too long, PdfMissing, ValueError."""
-    if kind == "pdf" and (rows := _rows(statement)) > PDF_ROWS_MAX:
+    if kind == "pdf" and (rows := rows_of(statement)) > PDF_ROWS_MAX:
         message = f"'format': a PDF has at most {PDF_ROWS_MAX:,} rows here, and this statement has {rows:,}"
         raise invalid(f"{message}: choose html or csv, or run `tokenweir statement`.", "format")
     statement = statement_without_providers(statement) if hides else statement
@@ -263,12 +276,6 @@ def _rendered(statement: Statement, kind: str, *, hides: bool) -> dict[str, Any]
     if kind == "csv":
         return statement_csv(statement).encode()
     return statement_pdf(statement) if kind == "pdf" else statement_json(statement)
-
-
-def _rows(statement: Statement) -> int:
-    """The rows of the long tables."""
-    bookings = statement.adjustments, statement.credits
-    return sum(map(len, (statement.projects, statement.keys, statement.prices, statement.lines, *bookings)))
 
 
 def _file(content: bytes, kind: str, name: str) -> web.Response:

@@ -55,7 +55,7 @@ export function Form({ title, words, fields, one, fresh, label, send, done }) {
     field]) => html`<${Line} key=${name} name=${name} field=${field} value=${first[name]} wrong=${state.error?.param === name} />`)}</div>`;
   const more = lines.filter(([, field]) => field.more);
   const error = state.error && { message: fields[state.error.param] ? `${fields[state.error.param].label}: ${state.error.message}` : state.error.message };
-  return html`<${Dialog} title=${title}><form ref=${form} onSubmit=${submit}>${words && html`<p>${words}</p>`}
+  return html`<${Dialog} title=${title}><form ref=${form} onSubmit=${submit}>${words && html`<div class="words">${words}</div>`}
     ${draw(lines.filter(([, field]) => !field.more))}${more.length > 0 && html`<details open=${!fresh}><summary>More limits</summary>${draw(more)}</details>`}
     ${error && html`<${Failure} error=${error} />`}
     <div class="row end"><button type="button" onClick=${closeDialog}>Cancel</button><button class="main" disabled=${state.busy}>${label}</button></div></form>

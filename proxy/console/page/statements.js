@@ -4,7 +4,8 @@ import { ask, save } from "./api.js";
 import { closeMonth } from "./closing.js";
 import { count, date, many, monthName } from "./formatting.js";
 import { go, here, to, withQuery } from "./route.js";
-import { Empty, Filters, html, Loaded, Menu, Pages, Table, toast, useData, useEffect } from "./ui.js";
+import { sendStatement } from "./sending.js";
+import { Empty, Filters, html, Loaded, Menu, Pages, Table, Time, toast, useData, useEffect } from "./ui.js";
 
 export const title = "Statements";
 const MONTH = /^\d{4}-(0[1-9]|1[0-2])$/;
@@ -14,27 +15,29 @@ export const accepts = { month: (value) => MONTH.test(value), kind: Object.keys(
 const PAGE = 50;
 const STATES = { open: ["Open", "The month has not ended"], provisional: ["Not closed", "The month has ended; its statements may change until it is closed"],
   closing: ["Closing", "The month is closed: its statements are being made final"],
-  final: ["Final", "The month is closed: its statements never change"] };
+  final: ["Final", "The month is closed: its statements never change"], sent: ["Sent", "It is final, and was sent by e-mail"] };
 const FILES = { pdf: "PDF", csv: "CSV", json: "JSON" };
 
-const State = ({ name }) => html`<span class="status" title=${STATES[name][1]}>
-  ${name === "provisional" && html`<span class="dot careful" aria-hidden="true" />`}${STATES[name][0]}</span>`;
+const State = ({ of: { state, sent_at, sent_to } }) => html`<span class="status" title=${sent_to ? `Sent to ${sent_to}` : STATES[state][1]}>
+  ${state === "provisional" && html`<span class="dot careful" aria-hidden="true" />`}${STATES[state][0]}${sent_at && html` <${Time} at=${sent_at} dateOnly />`}
+    </span>`;
 
 const path = (id, month, format) => [`v1/statements/${encodeURIComponent(id)}`, { month, format }];
 const download = (id, month, format) => save(...path(id, month, format), `statement-${month}-${id}.${format}`).catch((error) => toast(error.message));
 /** The session of an operator is a cookie, so that a link opens the page of a statement. */
 const pageOf = (id, month) => `v1/statements/${encodeURIComponent(id)}?${new URLSearchParams({ month, format: "html" })}`;
 
-const columns = (month) => [
+const columns = (month, me, again) => [
   { label: "Customer", lead: true, cell: (one) => html`<a href=${pageOf(one.scope_id, month)} target="_blank">${one.name}</a>` },
-  { label: "State", fact: true, cell: (one) => html`<${State} name=${one.state} />` },
+  { label: "State", fact: true, cell: (one) => html`<${State} of=${one} />` },
   { label: "Usage and adjustments", usd: (one) => one.charge_usd },
   { label: "Amount due", fact: true, usd: (one) => one.amount_due_usd, places: 2, why: () => "Known when the month is closed" },
   { label: "Number", fact: true, cell: (one) => one.short_number ?? "" },
   { label: "Due on", cell: (one) => (one.due_on ? date(Date.parse(one.due_on), "UTC") : "") },
   { label: "Actions", menu: true, cell: (one) => html`<${Menu} label=${`Statement of ${one.name}`}
     of=${[{ label: "Open", href: pageOf(one.scope_id, month) }, ...Object.entries(FILES).map(([format, words]) => ({ label: `Download ${words}`,
-    act: () => download(one.scope_id, month, format) })), { label: "Usage of the month", act: () => go(usageOf(one, month)) }]} />` },
+    act: () => download(one.scope_id, month, format) })), me.may === "admin" && ["final", "sent"].includes(one.state)
+    && { label: "Send by e-mail", act: () => sendStatement(one, month, again) }, { label: "Usage of the month", act: () => go(usageOf(one, month)) }]} />` },
 ];
 
 /** The usage that a statement bills, by booking date. */
@@ -67,7 +70,7 @@ function All({ me }) {
   return html`<${Filters} fields=${{ month: { label: "Month", options: months, required: true }, kind: { label: "Of", options: KINDS, required: true },
     q: { label: "Search", hint: "Search by name" } }} values=${{ kind: "organization", month: data.data?.month, ...query }} set=${set} />
     <${Loaded} of=${data}>${(found) => html`<${Ended} of=${found} me=${me} again=${data.again} />
-      ${found.data.length ? html`<${Table} caption=${`${monthName(found.month)} (UTC), ${many(found.total_count, "statement")}`} columns=${columns(found.month)}
+      ${found.data.length ? html`<${Table} caption=${`${monthName(found.month)} (UTC), ${many(found.total_count, "statement")}`} columns=${columns(found.month, me, data.again)}
         rows=${found.data} keyOf=${(one) => one.scope_id} /><${Pages} page=${found.current_page} pages=${found.total_pages} total=${found.total_count}
         word="statements" set=${(next) => go(withQuery({ page: next }))} />`
     : html`<${Empty} title="No match."><a href=${to("statements")}>Show all ${count(found.total_count) === "0" ? "" : "statements"}</a>.<//>`}`}<//>`;

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, insert, or_, select, update
+from sqlalchemy import ColumnElement, Engine, insert, or_, select, true, update
 
 from proxy.foundation.secret import masked
 from proxy.ledger.schema.tables import acts
@@ -47,6 +47,8 @@ class PendingEntry:
 
     target: str | None
     """may be set while the operation runs"""
+    act_id: str = ""
+    """the id of the stored entry"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class AuditLog:
     ) -> Iterator[PendingEntry]:
         """Run an operation inside this context. A ValueError is a refusal: its message is recorded."""
         entry = PendingEntry(target)
-        entry_id = self._begin(by, action, entry, details)
+        entry_id = entry.act_id = self._begin(by, action, entry, details)
         try:
             yield entry
         except ValueError as refusal:
@@ -145,6 +147,19 @@ class AuditLog:
             query = query.where(_COLUMNS.act_id < before)
         with reading(self._engine) as connection:
             return [AuditEntry(*row) for row in connection.execute(query)]
+
+    def latest_of(
+        self, action: str, targets: Collection[str], results: Collection[str], before: str | None = None
+    ) -> dict[str, AuditEntry]:
+        """Target → the last entry of this action with one of the results; `before`: see `latest`. Targets without one
+        are left out."""
+        query = select(acts).where(
+            _COLUMNS.action == action, _COLUMNS.target.in_(targets), _COLUMNS.result.in_(results),
+            true() if before is None else _COLUMNS.act_id < before,
+        )  # fmt: skip
+        with reading(self._engine) as connection:
+            found = [AuditEntry(*row) for row in connection.execute(query.order_by(_COLUMNS.act_id))]
+        return {str(one.target): one for one in found}
 
     def _begin(self, by: Actor, action: str, entry: PendingEntry, details: Mapping[str, Any] | None) -> str:
         now = self._clock()

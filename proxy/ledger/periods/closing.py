@@ -8,7 +8,7 @@ settling continues. After an interruption, `issue` starts again and stores the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -102,7 +102,7 @@ def close(
         require_over(month, settling.now)
         connection = settling.connection
         months = open_until(connection, month)
-        kept = None if letterhead == NO_LETTERHEAD else msgspec.to_builtins(replace(letterhead, logo=None))
+        kept = None if letterhead.kept == NO_LETTERHEAD else msgspec.to_builtins(letterhead.kept)
         row = {
             "closed_at": settling.now, "closed_by": by, "left_behind": list(left_behind) or None, "letterhead": kept
         }  # fmt: skip

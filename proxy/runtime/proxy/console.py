@@ -33,6 +33,7 @@ from proxy.console.api.providers import ProvidersApi
 from proxy.console.api.refusals import RefusalsApi
 from proxy.console.api.rerating import RerateApi
 from proxy.console.api.sessions import Sessions
+from proxy.console.api.statement_sending import StatementSendingApi
 from proxy.console.api.statements import StatementsApi
 from proxy.console.api.status import StatusApi, me
 from proxy.console.api.usage import UsageApi
@@ -184,11 +185,12 @@ class Console:
             store.engine, store.ledger, operations, self.threads, is_configured=self._is_configured,
             configured_prices=self._prices, unix_time=time.time,
         ).endpoints()  # fmt: skip
-        yield from StatementsApi(
-            store.engine, self.threads, store.accounts, store.keys,
-            letterhead=self._letterhead, unix_time=time.time,
-            hides_providers=self._hides_providers,
-        ).endpoints()  # fmt: skip
+        statements = StatementsApi(
+            store.engine, self.threads, store.accounts, store.keys, store.audit_log, letterhead=self._letterhead,
+            unix_time=time.time, hides_providers=self._hides_providers,
+        )  # fmt: skip
+        yield from StatementSendingApi(statements, operations).endpoints()
+        yield from statements.endpoints()
         yield from PeriodsApi(
             store.engine, store.ledger, operations, self.threads,
             unsettled=partial(unsettled, self._settings, store.engine, in_thread=self.threads.run),

@@ -465,6 +465,8 @@ FIELDS = {
     "raised": "budget_raise",
     "quotas": "quotas",
     "alert_only": "alert_only",
+    "to": "to",
+    "month": "month",
     "usd": "usd",
     "reason": "reason",
     "charge_usd": "charge_usd",
