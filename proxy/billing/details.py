@@ -11,6 +11,9 @@ from typing import Any, Self
 
 from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
+STOPPED_BY_OPERATOR = "stopped_by_operator"
+"""a value of the detail `failed`"""
+
 
 class EntryDetails(Struct, omit_defaults=True):
     """The details that this version writes. Of a stored entry they may have any type: `of` checks none."""
@@ -24,7 +27,7 @@ class EntryDetails(Struct, omit_defaults=True):
     flags: Sequence[str] | None = None
     """Odd parts of the answer: the first table of this page."""
     failed: str | None = None
-    """Why the exchange failed: of the provider, of the connection, or `proxy_bug`."""
+    """Why the exchange failed: of the provider, of the connection, or `proxy_bug`; or `stopped_by_operator`."""
     provider_timings: Mapping[str, float] | None = None
     """Times in milliseconds that the provider reports."""
     usage: Mapping[str, Any] | None = None

@@ -45,7 +45,7 @@ class Outcome(StrEnum):
     UPSTREAM_STALLED = "upstream_stalled"
     """An idle timeout of the provider, or the total timeout of the exchange."""
     BUDGET_CUT = "budget_cut"
-    """The key's budget was exhausted in mid-stream."""
+    """The key's budget was exhausted in mid-stream, or an operator stopped the stream (detail `failed`)."""
     SHUT_DOWN = "shut_down"
     """This proxy was stopped, and the grace time was over."""
     CRASHED = "crashed"

@@ -79,7 +79,8 @@ POLICY: Mapping[Situation, SituationPolicy] = {
         "The client left after the provider accepted: the prompt, and what was generated for it.",
     ),
     Situation.BUDGET_CUT: SituationPolicy(
-        BillableParts.EVERYTHING, "The budget ran out in mid-stream: what was used up to then."
+        BillableParts.EVERYTHING,
+        "The budget ran out in mid-stream, or an operator stopped the stream: what was used up to then.",
     ),
     Situation.SHUT_DOWN: SituationPolicy(
         BillableParts.EVERYTHING, "This proxy stopped in mid-stream: what was used up to then."

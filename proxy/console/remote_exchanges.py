@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec import UNSET, structs
 
 from proxy.billing.record import Opened
-from proxy.console.api.live import RemoteCoverage
+from proxy.console.api.live import RemoteCoverage, StopResult
 from proxy.delivery.leases import LeaseParts, LeaseRegistry
 from proxy.gateway.exchange.running import ExchangeSnapshot, State, snapshot
 from proxy.journal.frames import decode_opened
@@ -44,8 +45,12 @@ class RemoteSnapshot(msgspec.Struct, frozen=True):
 class RemoteExchanges:
     """Polls the lease registry and caches the result for POLL_S."""
 
-    def __init__(self, leases: LeaseRegistry, estimator: Estimator) -> None:
+    def __init__(
+        self, leases: LeaseRegistry, estimator: Estimator, ask_to_stop: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """`ask_to_stop`: asks the other machines to stop an exchange; raises OSError."""
         self._leases = leases
+        self._ask_to_stop = ask_to_stop
         self._estimator = estimator
         self._snapshot = RemoteSnapshot()
         self._polled_at = float("-inf")
@@ -67,6 +72,18 @@ class RemoteExchanges:
         """The key of a running exchange; None: unknown. Raises OSError."""
         opened = await self._leases.opened(exchange_id)
         return None if opened is None else decode_opened(opened).key_id
+
+    async def stop(self, exchange_id: str) -> StopResult:
+        """Ask the machine that runs a stream to stop it. Raises OSError."""
+        lease = await self._leases.opened(exchange_id)
+        if lease is None:
+            return StopResult.NOT_RUNNING
+        with suppress(ValueError):  # a lease of another version: its own proxy decides
+            opened = decode_opened(lease)
+            if not opened.streamed or opened.background is not UNSET:
+                return StopResult.NOT_STOPPABLE
+        await self._ask_to_stop(exchange_id)
+        return StopResult.REQUESTED
 
     async def _read_all(self, local_nodes: Collection[str]) -> RemoteSnapshot:
         beats = {node: beat for node, beat in (await self._leases.nodes()).items() if node not in local_nodes}

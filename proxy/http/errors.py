@@ -406,6 +406,12 @@ def budget_cut() -> ApiError:
     return ApiError(402, message, kind="insufficient_quota", code="insufficient_quota")
 
 
+def stopped_by_operator() -> ApiError:
+    """403, as an event in the stream: an operator has stopped it."""
+    message = "The operator of this proxy has stopped this stream."
+    return ApiError(403, message, kind="permission_error", code="stopped_by_operator")
+
+
 def shutting_down() -> ApiError:
     """503: this proxy is stopping."""
     return overloaded("The proxy is shutting down.", code="shutting_down")

@@ -73,7 +73,7 @@ class OperatorSettings:
     secret: Secret = setting(admin_secret(), "this operator's sign-in secret, 32 characters or more")
     role: OperatorRole = setting(
         choice(OperatorRole),
-        "`read`: all reports; `operate`: also keys, accounts and their limits; `admin`: also credit",
+        "`read`: all reports; `operate`: also keys, accounts, limits and running streams; `admin`: also money",
         default=OperatorRole.READ,
     )
 

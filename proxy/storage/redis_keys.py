@@ -5,6 +5,7 @@
 | `{tokenweir:<shard>}:records` | the queue: a stream of records for each shard | `{tokenweir:*` |
 | `{tokenweir:budgets}:<name>` | the budget store: reservations, counters, spend totals, rate windows | `{tokenweir:*` |
 | `{tokenweir}:proxies`, `{tokenweir}:workers:<shards>` | the lists of live processes | `{tokenweir}:*` |
+| `{tokenweir}:stops` | the exchanges that operators have asked to stop | `{tokenweir}:*` |
 | `tokenweir:nodes`, `tokenweir:<node>:leases` | the lease registry | `tokenweir:*` |
 | `tokenweir:claim:<name>`, `tokenweir:owner:<name>` | idempotency claims, owners of responses | `tokenweir:*` |
 
@@ -38,6 +39,10 @@ class RedisKeys:
     def roster(self, kind: str) -> str:
         """The list of the live processes of one kind."""
         return f"{{{self._prefix}}}:{kind}"
+
+    def stops(self) -> str:
+        """The exchanges that operators have asked to stop."""
+        return f"{{{self._prefix}}}:stops"
 
     def nodes(self) -> str:
         """The beats of all nodes."""

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 from proxy.billing.pricing.book import PriceBook
 from proxy.billing.reservation import CounterState
 from proxy.console.api.delivery import SinkShown
-from proxy.console.api.live import RemoteCoverage, RunningSnapshot
+from proxy.console.api.live import RemoteCoverage, RunningSnapshot, StopResult
 from proxy.console.api.models import ConfiguredModel
 from proxy.console.api.providers import ConfiguredProvider, ProviderState
 from proxy.console.caller_threads import called_by
@@ -76,10 +76,15 @@ class Inside:
     unsettled: dict[str, str] = field(default_factory=dict)
     remote_coverage: RemoteCoverage = "none"
     refusals: list[RefusedRequest] = field(default_factory=list)
+    stops: dict[str, StopResult] = field(default_factory=dict)
+    """exchange id → the result of stopping it"""
 
     async def running(self) -> RunningSnapshot:
         others = {one.node for one in self.streams} - {None}
         return RunningSnapshot(self.streams, 1, len(others), self.remote_coverage)
+
+    async def stop(self, exchange_id: str) -> StopResult:
+        return self.stops.get(exchange_id, StopResult.NOT_RUNNING)
 
     async def latest(self) -> list[RefusedRequest]:
         return self.refusals

@@ -89,6 +89,7 @@ OPERATORS = [
     ("POST", "/key/bulk_unblock"),
     ("POST", "/key/key-1/regenerate"),
     ("POST", "/v1/exchanges/x/adjust"),
+    ("POST", "/v1/exchanges/x/stop"),
 ]
 EVERYBODYS = ["/v1/me", "/v1/live", "/v1/exchanges", "/v1/budgets", "/key/list"]
 

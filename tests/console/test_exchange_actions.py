@@ -36,6 +36,7 @@ def of_last_month(stand: Stand) -> LedgerEntry:
     with writing(stand.engine) as connection:
         connection.execute(update(ledger_clock).values(settled_at=this.since - 2 * DAY_S))
     one = a_real_entry(7, started_at=float(this.since - DAY_S))
+    one = replace(one, provider="secretcorp", upstream_model="secret-large")
     store = LedgerStore(stand.engine, content_hash=content_hash, clock=lambda: this.since - DAY_S)
     store.settle(arriving(one, node=None, seq=0))
     close(a_real_store(stand.engine), last, by="anna")
@@ -145,6 +146,7 @@ def test_a_closed_month_keeps_its_statement_and_the_next_one_has_the_adjustment(
     assert booked["charge_usd"] == f"-{usd_text(one.charge_nusd)}"
     after = stand.get(f"{path}/receipt", key=secret)
     assert after == {**receipt, "open_months": [str(month_of(time.time()))]}
+    assert "secret" not in str(after), "of the provider"
     assert check_receipt(after)[month, "key-1"] == before["digest"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,10 +59,12 @@ def reads_of_keys(stand: Stand, secret: str) -> dict[str, bytes]:
     found = {}
     for path, methods in stand("GET", "/openapi.json", key=None).body["paths"].items():
         named = path.replace("{exchange_id}", exchange_id).replace("{scope_id}", "key-1")
+        named = re.sub(r"\{\w+\}", "x", named)  # of operators alone
         if "get" in methods:
             answered = stand("GET", f"{named}{queries.get(named, '')}", key=secret)
             if answered.status != 403:
-                assert answered.status == 200, (path, answered)
+                # No month is closed: the receipt of one that is closed is in `test_exchange_actions.py`.
+                assert answered.status == (409 if path.endswith("/receipt") else 200), (path, answered)
                 found[path] = str(answered.body).encode()
     with stand.clients() as url:
         for path in (f"/v1/exchanges/{exchange_id}", f"/v1/generation?id={exchange_id}", "/v1/me", "/v1/key"):

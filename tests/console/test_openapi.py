@@ -52,6 +52,7 @@ ROUTES = {
     "/v1/exchanges/{exchange_id}": ["get"],
     "/v1/exchanges/{exchange_id}/adjust": ["post"],
     "/v1/exchanges/{exchange_id}/receipt": ["get"],
+    "/v1/exchanges/{exchange_id}/stop": ["post"],
     "/v1/live": ["get"],
     "/v1/me": ["get"],
     "/v1/organization/costs": ["get"],

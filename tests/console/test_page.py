@@ -720,6 +720,7 @@ def test_a_stream_is_watched_and_then_explained(
     until(page, grown % first)
     page.locator("a.row-link").click()
     page.get_by_text("In progress").wait_for()
+    assert page.get_by_role("button", name="Stop the stream").count() == 1
     stream.close()
     page.get_by_text("The client disconnected before the end.").wait_for()
     assert "How it was estimated" in page.inner_text("main")
@@ -728,6 +729,33 @@ def test_a_stream_is_watched_and_then_explained(
     assert page.inner_text(".big") == charge
     assert page.inner_text("tfoot td") == charge
     assert "nobody's" not in page.content()
+
+
+def test_a_stream_is_stopped_from_the_list_and_from_its_page(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN", SECRET)
+    one = tokenweir(admin={"port": 0, "secret": "${ADMIN}"})
+    provider.script("long", Shape("openai", tokens=2_000, pace_ms=10))
+    body: dict[str, Any] = {"model": "long", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    sign_in(page, one.console_url)
+    stream = opened(one.url, "/v1/chat/completions", one.key(), body)
+    see(page, "live")
+    page.locator("a.row-link").wait_for()
+    choose(page, "Actions for long", "Stop")
+    page.get_by_role("dialog").get_by_role("button", name="Stop the stream").click()
+    page.get_by_text("The stream is stopped.").wait_for()
+    page.get_by_text("No running streams").wait_for()
+    stream.close()
+    stream = opened(one.url, "/v1/chat/completions", one.key("second"), body)
+    see(page, f"requests/{stream.headers['x-tokenweir-exchange']}")
+    page.get_by_role("button", name="Stop the stream").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop the stream").click()
+    page.get_by_text("An operator stopped the stream.").wait_for()
+    stream.close()
+    booked = one.entries(2)
+    assert page.inner_text(".big") in {f"${entry['charge_usd']}" for entry in booked}
+    assert see(page, "requests").count("Stopped by an operator") == 2
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from proxy.billing.record import BackgroundRun
 from proxy.console import remote_exchanges
 from proxy.console.remote_exchanges import RemoteExchanges
 from proxy.delivery.leases import LeaseParts
@@ -34,7 +35,11 @@ def others(monkeypatch: pytest.MonkeyPatch) -> tuple[RemoteExchanges, LocalLease
     """Looking anew at each look."""
     monkeypatch.setattr(remote_exchanges, "POLL_S", 0.0)
     board = LocalLeases()
-    return RemoteExchanges(board, Estimator()), board
+    return RemoteExchanges(board, Estimator(), nobody), board
+
+
+async def nobody(exchange_id: str) -> None:
+    pytest.fail(f"no machine was to be asked for {exchange_id}")
 
 
 async def test_a_lease_says_what_its_stream_has_come_to(
@@ -102,8 +107,25 @@ async def test_a_board_that_is_away_is_not_asked_again_at_once(monkeypatch: pyte
             raise QueueUnavailable("away")
 
     board = Away()
-    others = RemoteExchanges(board, Estimator())
+    others = RemoteExchanges(board, Estimator(), nobody)
     for _ in range(3):
         found = await others.poll(())
         assert (found.running, found.nodes, found.coverage) == ((), 0, "unknown")
     assert board.asked == 1
+
+
+async def test_a_machine_is_asked_for_a_stream_alone() -> None:
+    board, asked = LocalLeases(), list[str]()
+
+    async def ask(exchange_id: str) -> None:
+        asked.append(exchange_id)
+
+    others = RemoteExchanges(board, Estimator(), ask)
+    opened = [a_record(number).opened for number in range(3)]
+    opened[1] = replace(opened[1], streamed=False)
+    opened[2] = replace(opened[2], background=BackgroundRun("resp_1", "openai", "proj_default", 1e10))
+    leases = {one.exchange_id: LeaseParts(opened_payload(one), b"") for one in opened}
+    await board.renew("far", "1.1", {**leases, "other": LeaseParts(b"of another version", b"")}, [])
+    results = [await others.stop(name) for name in (*leases, "other", "nobody")]
+    assert results == ["requested", "not_stoppable", "not_stoppable", "requested", "not_running"]
+    assert asked == [opened[0].exchange_id, "other"]

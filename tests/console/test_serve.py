@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
-from http.client import HTTPResponse
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse, IncompleteRead
 from typing import Any
 
 import pytest
@@ -58,4 +60,62 @@ def test_a_stream_is_seen_while_it_runs_and_explained_when_it_has_ended(
         assert (status, shown["charge_usd"]) == (200, entries[exchange_id]["charge_usd"])
         assert shown["usage"]["evidence"]
         assert shown["usage"]["estimator"]
+    assert one.stop() == 0
+
+
+def cut_body(response: HTTPResponse) -> bytes:
+    """What came of a body without a proper end."""
+    with pytest.raises(IncompleteRead) as cut:
+        response.read()
+    return cut.value.partial
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_operator_stops_a_stream_and_what_was_delivered_is_billed(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Whichever process of the port has it, and also before its first event. An answer that is no stream goes on."""
+    monkeypatch.setenv("ADMIN", SECRET)
+    one = tokenweir(admin={"port": 0, "secret": "${ADMIN}"}, options=("--workers", str(workers)))
+    key = one.key()
+    provider.script("long", Shape("openai", tokens=2_000, pace_ms=10))
+    provider.script("late", Shape("openai", tokens=2_000, pace_ms=10, first_ms=1_500))
+    provider.script("whole", Shape("openai", tokens=5, first_ms=2_500))
+    asked = {"stream": True, "messages": [{"role": "user", "content": "x"}]}
+    names = ["long", "late"] * workers
+
+    def stop(exchange_id: str, secret: str = SECRET) -> tuple[int, Any]:
+        response = opened(one.console_url, f"/v1/exchanges/{exchange_id}/stop", secret, {})
+        return response.status, json.loads(response.read())
+
+    with ThreadPoolExecutor() as pool:
+        streams = [
+            pool.submit(opened, one.url, "/v1/chat/completions", key, {**asked, "model": name}) for name in names
+        ]
+        whole = pool.submit(opened, one.url, "/v1/chat/completions", key, {**asked, "model": "whole", "stream": False})
+        deadline = time.monotonic() + 10
+        while len(running := answer(one.console_url, "/v1/live", SECRET)[1]["data"]) <= len(names):
+            assert time.monotonic() < deadline, running
+        assert stop(running[0]["id"], key)[0] == 403
+        for exchange in running:
+            status, body = stop(exchange["id"])
+            if exchange["model"] == "whole":
+                assert (status, body["error"]["code"]) == (409, "exchange_not_stoppable")
+            else:
+                assert (status, body["status"]) == (200, "stopped")
+        bodies = [cut_body(stream.result()) for stream in streams]
+        assert json.loads(whole.result().read())["usage"]["completion_tokens"] == 5
+    for body in bodies:
+        assert b"stopped_by_operator" in body
+        assert b"[DONE]" not in body
+    entries = one.entries(len(running))
+    for entry in entries:
+        if entry["model"] != "whole":
+            assert (entry["outcome"], entry["details"]["failed"]) == ("budget_cut", "stopped_by_operator")
+            assert entry["usage_source"] == "estimated"
+            assert 0 < entry["completion_tokens"] < 1_000
+            assert float(entry["charge_usd"]) > 0
+    assert stop(running[0]["id"])[1]["error"]["code"] == "exchange_not_running"
+    _, audit = answer(one.console_url, "/v1/audit?action=exchange.stop", SECRET)
+    assert sorted(act["result"] for act in audit["data"]) == ["done"] * len(names) + ["refused"] * 2
     assert one.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import shutil
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.demo.script import Shape
-from tests.console.serving import SECRET, answer
+from tests.console.serving import SECRET, answer, opened
 from tests.crash.chaos import exposition, gauges, settle
 from tests.crash.stage import Stage, until
 from tests.distributed.apart import Apart
@@ -109,7 +110,7 @@ async def test_a_console_shows_what_other_machines_run(
                 await asyncio.sleep(0.2)
 
     async with Stage(relaying, apart.key) as stage:
-        _, response = await stage.begin("far")
+        client, response = await stage.begin("far")
         shown = await seen(lambda one: any(stream["completion_tokens"] for stream in one["data"]))
         assert (shown["remote_nodes"], shown["remote_coverage"], shown["running"]) == (1, "complete", 1)
         (first,) = shown["data"]
@@ -117,6 +118,13 @@ async def test_a_console_shows_what_other_machines_run(
         assert first["node"]
         (later,) = (await seen(lambda one: one["data"][0]["completion_tokens"] > first["completion_tokens"]))["data"]
         assert float(later["charge_usd"]) > float(first["charge_usd"]) > 0
+        stop = f"/v1/exchanges/{first['id']}/stop"
+        asked = await asyncio.to_thread(lambda: opened(watching.console_url, stop, SECRET, {}).read())
+        assert json.loads(asked)["status"] == "requested"
+        assert b"stopped_by_operator" in (await client.read_body(response, timeout_s=PATIENCE_S)).body
+        await seen(lambda one: one["running"] == 0)
+        again = await asyncio.to_thread(lambda: opened(watching.console_url, stop, SECRET, {}).read())
+        assert json.loads(again)["error"]["code"] == "exchange_not_running"
 
 
 @pytest.mark.thorough

@@ -67,6 +67,7 @@ ALL: dict[str, ApiError] = {
     "upstream_auth": errors.upstream_auth(),
     "upstream_limited": errors.upstream_limited(retry_after_s=7),
     "upstream_stalled": errors.upstream_stalled(),
+    "stopped_by_operator": errors.stopped_by_operator(),
     "shutting_down": errors.shutting_down(),
 }
 

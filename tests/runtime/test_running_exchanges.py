@@ -21,13 +21,17 @@ from tests.support.leases import LocalLeases
 pytestmark = pytest.mark.io
 
 
+async def nothing(_exchange_id: str) -> None:
+    """No other machine is asked."""
+
+
 def inside(
     siblings: PeerProcesses | None = None, board: LocalLeases | None = None
 ) -> tuple[RunningExchanges, ExchangeOwners]:
     whose = ExchangeOwners()
     chat = SimpleNamespace(owners=whose, live=())
     name = "only" if siblings is None else f"process-{siblings.number}"
-    remote = None if board is None else RemoteExchanges(board, Estimator())
+    remote = None if board is None else RemoteExchanges(board, Estimator(), nothing)
     made = RunningExchanges(chat, SimpleNamespace(live=()), siblings, remote, name)  # type: ignore[arg-type]
     return made, whose
 
@@ -60,3 +64,19 @@ def test_what_runs_is_never_forgotten_and_of_what_ended_the_oldest() -> None:
         whose.began(f"{number}", "key-2")
         whose.ended(f"{number}")
     assert [whose.key_of(name) for name in ("runs", "0", "1", "x")] == ["key-1", None, "key-2", None]
+
+
+async def test_whoever_has_a_stream_stops_it() -> None:
+    with tempfile.TemporaryDirectory(prefix="tw-") as short:
+        members = [PeerProcesses(Path(short), number, 2) for number in range(2)]
+        asked, _ = inside(members[0], LocalLeases())
+        other, _ = inside(members[1])
+        other.handler.live = [  # type: ignore[assignment]
+            SimpleNamespace(exchange_id=name, stop_stream=lambda name=name: name == "stream")
+            for name in ("stream", "whole")
+        ]
+        server = await members[1].listen(other.answer_to)
+        results = [await asked.stop(name) for name in ("stream", "whole", "nobody's", "x\nlive")]
+        assert results == ["stopped", "not_stoppable", "not_running", "not_running"]
+        server.close()
+        await server.wait_closed()

@@ -41,6 +41,14 @@ REFRESH_S_MAX = 1.0
 _NAMES = frozenset({"key", "account", "limit", "grant"})
 
 
+class RefusedChange(ValueError):  # noqa: N818  no error of ours
+    """A refusal of a change, with its answer."""
+
+    def __init__(self, answer: ApiError) -> None:
+        super().__init__(answer.message)
+        self.answer = answer
+
+
 class AuditedOperations:
     """Runs changes and records them in the audit log."""
 
@@ -144,6 +152,8 @@ def checked(param: str, read: Callable[[Any], Any], value: Any) -> Any:
 
 def _refused(refusal: ValueError) -> ApiError:
     """The store's message, under the name of the request's field."""
+    if isinstance(refusal, RefusedChange):
+        return refusal.answer
     if isinstance(refusal, UnknownKeyError):
         return unknown_key()
     name, colon, message = str(refusal).partition(": ")

@@ -41,7 +41,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")  # decimals as JSON num
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A query without fields."""
+    """A query or a body without fields."""
 
 
 class Problem(msgspec.Struct, frozen=True):

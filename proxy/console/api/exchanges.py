@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import UNSET
 
 from proxy.billing.correction import exchange_totals
-from proxy.billing.details import EntryDetails
+from proxy.billing.details import STOPPED_BY_OPERATOR, EntryDetails
 from proxy.billing.entries import COUNTS, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, Nusd, usd_text
 from proxy.billing.pricing.prices import Addend
@@ -212,6 +212,7 @@ def _line(
         duration_ms=one.duration_ms,
         first_token_ms=one.first_token_ms,
         outcome=one.outcome,
+        stopped_by_operator=details.failed == STOPPED_BY_OPERATOR,
         usage_source=_source(found),
         batch_id=details.batch_id if isinstance(details.batch_id, str) else None,
         is_batch=details.batch is not None,
@@ -271,6 +272,7 @@ def _exchange(found: SettledExchange, shown: Mapping[str, ShownDimension], *, op
         endpoint=one.endpoint,
         streamed=one.streamed,
         outcome=one.outcome,
+        stopped_by_operator=details.failed == STOPPED_BY_OPERATOR,
         situation=details.situation,
         finish_reason=one.finish_reason,
         provider_response_id=one.provider_response_id,

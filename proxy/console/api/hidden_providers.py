@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_fields
 
-from proxy.billing.details import EntryDetails, detail_name
+from proxy.billing.details import STOPPED_BY_OPERATOR, EntryDetails, detail_name
 from proxy.billing.entries import LedgerEntry
 from proxy.console.api.sessions import ConsoleSession
 from proxy.http.errors import ApiError
@@ -64,7 +64,9 @@ def statement_without_providers(statement: Statement) -> Statement:
 
 
 def _hidden(entry: LedgerEntry) -> LedgerEntry:
-    details = {name: value for name, value in entry.details.items() if name not in _HIDDEN}
+    details = {
+        name: value for name, value in entry.details.items() if name not in _HIDDEN or value == STOPPED_BY_OPERATOR
+    }
     if isinstance(others := details.get(_OTHER_MODELS), list):  # they are part of the charge
         details[_OTHER_MODELS] = [{**one, "model": ANOTHER_MODEL} for one in others if isinstance(one, dict)]
     return replace_fields(entry, provider="", upstream_model="", estimator=None, details=details)

@@ -8,9 +8,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
@@ -18,12 +19,14 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from proxy.billing.money import Nusd, usd_text
-from proxy.console.api.endpoints import HEADERS, ApiCall, ApiReply, Endpoint, encoded
+from proxy.console.api.audited_operations import AuditedOperations, RefusedChange
+from proxy.console.api.endpoints import HEADERS, ApiCall, ApiReply, Endpoint, Nothing, encoded, operation
 from proxy.console.api.hidden_providers import hides_from
 from proxy.console.api.sessions import ConsoleSession, Sessions
 from proxy.foundation.times import iso_utc
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.http.errors import ApiError, overloaded
+from proxy.ledger.accounts.audit_log import PendingEntry
 
 SNAPSHOT_S = 0.5
 EVERY_S = 1.0
@@ -95,18 +98,48 @@ class RunningSnapshot:
     remote_coverage: RemoteCoverage = "none"
 
 
+class StopResult(StrEnum):
+    """The result of a request to stop a stream."""
+
+    STOPPED = "stopped"
+    REQUESTED = "requested"
+    """the proxy of another machine runs it, and stops it within seconds"""
+    NOT_STOPPABLE = "not_stoppable"
+    NOT_RUNNING = "not_running"
+
+
+_REFUSALS: Mapping[StopResult, tuple[int, str]] = {
+    StopResult.NOT_RUNNING: (404, "This exchange does not run."),
+    StopResult.NOT_STOPPABLE: (409, "Only a stream over HTTP can be stopped, until its last event."),
+}
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream that is stopped."""
+
+    object: Literal["stop"] = "stop"
+    id: str
+    status: Literal["stopped", "requested"]
+    """`requested`: the proxy of another machine stops it within seconds"""
+
+
 class LiveApi:
-    """The route `/v1/live`."""
+    """The routes `/v1/live` and `/v1/exchanges/{exchange_id}/stop`."""
 
     def __init__(
         self,
         read_running: Callable[[], Awaitable[RunningSnapshot]],
+        stop: Callable[[str], Awaitable[StopResult]],
+        operations: AuditedOperations,
         sessions: Sessions,
         *,
         unix_time: Callable[[], float],
         hides_providers: Callable[[], bool],
     ) -> None:
-        """`hides_providers`: the setting `hide_providers`."""
+        """`stop`: stops the stream with this exchange id, wherever it runs; raises OSError. `hides_providers`: the
+        setting `hide_providers`."""
+        self._stop = stop
+        self._operations = operations
         self._hides_providers = hides_providers
         self._read_running = read_running
         self._sessions = sessions
@@ -117,17 +150,35 @@ class LiveApi:
         self._watchers = 0
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """The endpoint of this API."""
+        """The endpoints of this API."""
         yield Endpoint(
             method="GET", path="/v1/live", serve=self.live, answers={200: Live},
             summary="Running exchanges; with Accept: text/event-stream, an event `live` every second.",
         )  # fmt: skip
+        yield operation("/v1/exchanges/{exchange_id}/stop", "Stop a running stream.", self.stop, Nothing, Stopped)
 
     async def live(self, call: ApiCall) -> ApiReply | web.StreamResponse:
         """A snapshot, or a stream of snapshots. Raises ApiError."""
         if _EVENTS in call.request.headers.get("Accept", ""):
             return await self._watched(call.request, call.session)
         return ApiReply(await self._snapshot(call.session))
+
+    async def stop(self, call: ApiCall) -> ApiReply:
+        """Stop a stream. Raises ApiError, OSError."""
+        loop = asyncio.get_running_loop()
+
+        async def stopped() -> StopResult:
+            return await self._stop(call.named)
+
+        def work(_act: PendingEntry) -> StopResult:
+            result = asyncio.run_coroutine_threadsafe(stopped(), loop).result()
+            if result in _REFUSALS:
+                status, message = _REFUSALS[result]
+                raise RefusedChange(ApiError(status, message, param="exchange_id", code=f"exchange_{result}"))
+            return result
+
+        result = await self._operations.run(call, "exchange.stop", call.named, None, work)
+        return ApiReply(Stopped(id=call.named, status=result))
 
     async def _watched(self, request: web.BaseRequest, session: ConsoleSession) -> web.StreamResponse:
         """Streams snapshots until the client disconnects or its credential is no longer valid. A session can be renewed

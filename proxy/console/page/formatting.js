@@ -116,11 +116,15 @@ export const OUTCOMES = {
   client_left: ["Client left", "The client disconnected before the end."],
   upstream_failed: ["Provider failed", "The provider failed before the end."],
   upstream_stalled: ["Provider stalled", "The provider sent nothing for too long, so the proxy ended the request."],
+  stopped_by_operator: ["Stopped by an operator", "An operator stopped the stream. What was used up to then is billed."],
   budget_cut: ["Budget exhausted", "The proxy stopped the request because its budget was exhausted."],
   shut_down: ["Proxy shut down", "The proxy was shut down during the request."],
   crashed: ["Proxy crashed", "The proxy crashed during the request. The usage was recorded before the crash."],
   refused_upstream: ["Rejected by provider", "The provider rejected the request."],
 };
+
+/** The name of a request's outcome in OUTCOMES. The API has no outcome of its own for a stream that an operator stopped. */
+export const outcomeOf = (one) => (one.stopped_by_operator ? "stopped_by_operator" : one.outcome);
 
 export const SOURCES = {
   reported: ["From provider", "The provider reported the usage."],

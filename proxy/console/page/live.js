@@ -1,9 +1,9 @@
 // Running streams. Invariant: a row keeps its place while its numbers change, so that it can be read and clicked.
 
-import { events, pause } from "./api.js";
+import { events, pause, post } from "./api.js";
 import { count, many, SOURCES, span } from "./formatting.js";
 import { to } from "./route.js";
-import { Empty, Failure, html, Loaded, Money, Pairs, Status, Table, Tile, Time, useEffect, useState } from "./ui.js";
+import { Confirm, Empty, Failure, html, Loaded, Menu, Money, openDialog, Pairs, Status, Table, Tile, Time, toast, useEffect, useState } from "./ui.js";
 
 export const title = "Live";
 export const accepts = {};
@@ -28,6 +28,14 @@ const Node = ({ of }) => (of.node === null ? "this machine" : html`<span title=$
     <span class="dot careful" aria-hidden="true" />no heartbeat for ${span(of.heartbeat_age_s * 1000)}</span>`
   : html`<span class="quiet small">updated a few seconds ago</span>`}`);
 
+const mayStop = (me) => me.role === "operator" && me.may !== "read";
+const isStoppable = (one) => one.streamed && one.state !== "background";
+
+const stop = (one) => openDialog(html`<${Confirm} title="Stop this stream?" label="Stop the stream" act=${async () => {
+  const { status } = await post(`v1/exchanges/${encodeURIComponent(one.id)}/stop`, {});
+  toast(status === "requested" ? "The other machine stops the stream within seconds." : "The stream is stopped.");
+}}>${one.model}, key ${one.key_alias}. The client gets an error. What was used up to then is billed.<//>`);
+
 const columns = (me, alone) => [
   { label: "Model", lead: true, cell: (one) => html`<a class="row-link" href=${to(["requests", one.id])}>${one.model}</a>` },
   { label: "Key", fact: true, clip: true, cell: (one) => one.key_alias, hidden: me.role === "key" },
@@ -39,6 +47,8 @@ const columns = (me, alone) => [
   { label: "Cost", usd: (one) => one.cost_usd, hidden: me.role === "key" },
   { label: "Age", number: true, cell: (one) => span(one.age_s * 1000) },
   { label: "Runs on", fact: true, cell: (one) => html`<${Node} of=${one} />`, hidden: alone },
+  { label: "Actions", menu: true, hidden: !mayStop(me), cell: (one) => isStoppable(one) && html`<${Menu} label=${`Actions for ${one.model}, ${one.key_alias}`}
+    of=${[{ label: "Stop", danger: true, act: () => stop(one) }]} />` },
 ];
 
 const isIn = (list, id) => list.some((one) => one.id === id);
@@ -100,7 +110,8 @@ export function Page({ me }) {
 }
 
 /** The details of a running request, for its own page. */
-export const Running = ({ of }) => html`<${Pairs} of=${[
+export const Running = ({ of, me }) => html`${mayStop(me) && isStoppable(of) && html`<div class="row"><button type="button" class="danger"
+  onClick=${() => stop(of)}>Stop the stream</button></div>`}<${Pairs} of=${[
   ["Model", of.model], ["Key", of.key_alias], ["State", STATES[of.state][0]], ["Started", html`<${Time} at=${of.started_at} />`],
     ["Age", span(of.age_s * 1000)],
   ["Input tokens", count(of.prompt_tokens)], ["Output tokens so far", html`<span class="growing">${count(of.completion_tokens)}</span>`],

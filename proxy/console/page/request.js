@@ -2,7 +2,7 @@
 
 import { ask, askUnfinished, pause, post, save } from "./api.js";
 import { Form } from "./form.js";
-import { count, exact, many, nusd, OUTCOMES, plain, SOURCES, span } from "./formatting.js";
+import { count, exact, many, nusd, OUTCOMES, outcomeOf, plain, SOURCES, span } from "./formatting.js";
 import { number, same } from "./limit_forms.js";
 import { Running } from "./live.js";
 import { here, to } from "./route.js";
@@ -161,14 +161,14 @@ function Details({ one, me }) {
 }
 
 function ticket(one) {
-  return [`Request ${one.id}`, `${one.timeline.started_at}, key ${one.key_alias}, model ${one.model}`, `Outcome: ${OUTCOMES[one.outcome]?.[0] ?? one.outcome}`,
+  return [`Request ${one.id}`, `${one.timeline.started_at}, key ${one.key_alias}, model ${one.model}`, `Outcome: ${OUTCOMES[outcomeOf(one)]?.[0] ?? one.outcome}`,
     ...Object.entries(one.usage.counts).map(([name, number]) => `${plain(name)}: ${number}`), `Charge: ${total(one.charge_usd)}`, location.href].join("\n");
 }
 
 function Settled({ one, me, again }) {
-  const [, why] = OUTCOMES[one.outcome] ?? ["", ""];
+  const [, why] = OUTCOMES[outcomeOf(one)] ?? ["", ""];
   return html`<div class="headline"><div class="big">${total(one.charge_usd)}</div>
-    <div><${Status} table=${OUTCOMES} name=${one.outcome} />${one.adjustments.length > 0 && html` <span
+    <div><${Status} table=${OUTCOMES} name=${outcomeOf(one)} />${one.adjustments.length > 0 && html` <span
     class="quiet">· ${many(one.adjustments.length, "change")}</span>`}
       ${why && html`<div class="quiet small">${why}</div>`}</div>
     <div class="row push"><${Code}>${one.id}<//><${Copy} text=${one.id} label="Copy id" /><${Copy} text=${ticket(one)} label="Copy for ticket" />
@@ -214,7 +214,7 @@ function Shown({ me, id }) {
   if (error) return html`<${Failure} error=${error} />`;
   if (!unsettled) return html`<div class="loading" />`;
   return html`<p class="notice" role="status">${running ? "In progress. Updates automatically." : "Being recorded… Updates automatically."}</p>
-    ${running && html`<${Running} of=${running} />`}`;
+    ${running && html`<${Running} of=${running} me=${me} />`}`;
 }
 
 /** The request beside its list. `move`: to the next (1) or previous (-1) row. */

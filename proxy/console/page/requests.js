@@ -2,7 +2,7 @@
 
 import { useAccounts } from "./account_choice.js";
 import { ask, namesOf } from "./api.js";
-import { count, many, nusd, OUTCOMES, SOURCES, span } from "./formatting.js";
+import { count, many, nusd, OUTCOMES, outcomeOf, SOURCES, span } from "./formatting.js";
 import { Older, useOlder } from "./older.js";
 import { Rejected, STATUSES } from "./rejected.js";
 import { Panel } from "./request.js";
@@ -15,9 +15,10 @@ export const hasPeriod = true;
 // From this width on, a row opens beside the list.
 const WIDE = "(min-width: 1121px)";
 const SOURCE_FILTER = ["reported", "estimated", "none"];
+const OUTCOME_FILTER = Object.keys(OUTCOMES).filter((name) => name !== "stopped_by_operator");
 const SORTS = ["started", "charge", "duration", "output"];
 const FILTERS = {
-  q: true, organization_id: true, project_id: true, key_id: true, model: true, provider: true, outcome: Object.keys(OUTCOMES), usage_source: SOURCE_FILTER,
+  q: true, organization_id: true, project_id: true, key_id: true, model: true, provider: true, outcome: OUTCOME_FILTER, usage_source: SOURCE_FILTER,
     batch_id: true,
   end_user: true, session: true, run: true, tag: (value) => value.includes("="),
 };
@@ -34,7 +35,7 @@ function useFields(query, me) {
   const chip = (label, id = undefined) => ({ label, chip: true, shown: names.data?.get(id) });
   return {
     q: { label: "Search", hint: "Id, response id, key or model" },
-    outcome: { label: "Status", options: named(OUTCOMES, Object.keys(OUTCOMES)) },
+    outcome: { label: "Status", options: named(OUTCOMES, OUTCOME_FILTER) },
     usage_source: { label: "Token count", options: named(SOURCES, SOURCE_FILTER) },
     ...(operator ? { organization_id: { label: "Customer", ...customers } } : {}),
     project_id: chip("Project", query.project_id), key_id: chip("Key", query.key_id), model: chip("Model"), provider: chip("Provider"),
@@ -67,7 +68,7 @@ const notes = (one) => [one.usage_source === "estimated" && ["estimated", SOURCE
   one.adjustments > 0 && ["corrected", many(one.adjustments, "correction")]].filter(Boolean);
 
 const StatusCell = ({ of: row }) => (row.lines ? html`Batch <span class="quiet small">${many(linesOf(row), "request")} shown</span>`
-  : html`<${Status} table=${OUTCOMES} name=${row.outcome} />${notes(row).map(([word, why]) => html` <span class="quiet small" title=${why}>${word}</span>`)}`);
+  : html`<${Status} table=${OUTCOMES} name=${outcomeOf(row)} />${notes(row).map(([word, why]) => html` <span class="quiet small" title=${why}>${word}</span>`)}`);
 
 const columns = (me) => [
   { label: "Started", fact: true, sort: "started", cell: (row) => html`<a class="row-link" href=${linkOf(row)}><${Time} at=${row.started_at} /></a>` },

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
+from proxy.billing.details import STOPPED_BY_OPERATOR
 from proxy.billing.limits import OnExhausted
 from proxy.gateway.budget_headers import Headers, ready
 from proxy.gateway.exchange.admitted import AdmittedRequest
@@ -32,7 +33,7 @@ from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
 from proxy.gateway.exchange.ending import Ending
 from proxy.gateway.exchange.hand_over import Background
 from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
-from proxy.gateway.exchange.metering import Metering
+from proxy.gateway.exchange.metering import CutReason, Metering
 from proxy.gateway.exchange.running import ExchangeSnapshot, running
 from proxy.gateway.exchange.stored_response import StoredResponse
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
@@ -215,7 +216,7 @@ class Exchange:
         if self._life.phase is not Phase.BODY:
             return
         self._metering.folded(meter)
-        if self._metering.is_short:
+        if self._metering.cut_reason is not None:
             self._loop.call_soon(self._cut)
         if meter.done and self._deadlines.idle_s > AFTER_DONE_S:
             self._loop.call_soon(self._wait_for_the_end)  # most come with the last event
@@ -331,11 +332,24 @@ class Exchange:
 
     def _ran_short(self) -> None:
         """The answer costs more than the budget has left: cut it after the piece that is being read."""
-        self._metering.is_short = True
+        self._metering.cut_reason = self._metering.cut_reason or CutReason.BUDGET
         self._loop.call_soon(self._cut)
+
+    def stop_stream(self) -> bool:
+        """An operator stops the stream: cut it as a budget does, after the event that is being read, or after the first
+        one. False: it is no stream, and is read to its end in any case; or it has ended."""
+        body = self._body
+        is_stream = self._open_exchange.opened.streamed if body is None else body.streams
+        if not is_stream or self._life.phase in (Phase.CLOSING, Phase.ENDED):
+            return False
+        self._metering.cut_reason = CutReason.OPERATOR
+        self._loop.call_soon(self._cut)
+        return True
 
     def _cut(self) -> None:
         if self._life.phase is Phase.BODY and self._relayed.relay.whole:
+            if self._metering.cut_reason is CutReason.OPERATOR:
+                self._ending.details.failed = STOPPED_BY_OPERATOR
             self._happened(Event.BUDGET_CUT)
 
     # -- what to do about it
@@ -444,6 +458,8 @@ class Exchange:
 
     def _error(self) -> ApiError:
         assert self._life.end is not None, "set together with CLOSING"
+        if self._life.end is End.BUDGET_CUT and self._metering.cut_reason is CutReason.OPERATOR:
+            return errors.stopped_by_operator()
         return _ERRORS[self._life.end]()
 
     # All but RELAY and METER: those the relay does, which the upstream connection calls directly.

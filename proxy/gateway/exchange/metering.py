@@ -6,6 +6,7 @@ Invariant: until the first word of a model that hides reasoning, the time that g
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum, auto
 
 from msgspec import UNSET
 
@@ -22,10 +23,19 @@ from proxy.metering.tally import Tally
 _SILENCE_S = 2.0
 
 
+class CutReason(StrEnum):
+    """Why an answer is cut before its end."""
+
+    BUDGET = auto()
+    """it costs more than the budget has left"""
+    OPERATOR = auto()
+    """an operator has stopped it"""
+
+
 class Metering:
     """Call `folded` after each fold of the meter, `stop` when the body has ended."""
 
-    __slots__ = ("_asking", "_exchange", "_silence", "is_short", "spending", "stored")
+    __slots__ = ("_asking", "_exchange", "_silence", "cut_reason", "spending", "stored")
 
     def __init__(
         self, open_exchange: OpenExchange, estimator: Estimator, asking: UpstreamRequest, stored: StoredResponse
@@ -34,8 +44,8 @@ class Metering:
         self._asking = asking
         self.stored = stored
         self.spending = Spending(open_exchange, estimator)
-        self.is_short = False
-        """the answer costs more than the budget has left"""
+        self.cut_reason: CutReason | None = None
+        """set when the answer is to be cut; None: it is not"""
         self._silence: asyncio.TimerHandle | None = None
 
     def folded(self, meter: BodyMeter) -> None:

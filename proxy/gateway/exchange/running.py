@@ -63,6 +63,9 @@ class LiveExchange(Protocol):
     def shut_down(self) -> None:
         """The grace time is over."""
 
+    def stop_stream(self) -> bool:
+        """An operator stops it. False: it is not a stream that can be stopped, or has ended."""
+
 
 def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bool) -> ExchangeSnapshot:
     """The current snapshot."""

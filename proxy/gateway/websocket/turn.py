@@ -146,6 +146,10 @@ class Turn:
             size=self._size,
         )
 
+    def stop_stream(self) -> bool:
+        """As `LiveExchange.stop_stream`. False: only the whole session can be ended, with its other exchanges."""
+        return False
+
     def shut_down(self) -> None:
         """The grace time is over."""
         self._stop()

@@ -17,6 +17,7 @@ from proxy.delivery.redis_leases import RedisLeases
 from proxy.delivery.redis_queue import ReclaimLock, RedisQueue
 from proxy.delivery.roster import WorkerRoster
 from proxy.delivery.sharded_queue import ShardedQueue
+from proxy.delivery.stop_requests import StopRequests
 from proxy.runtime.machine.waiting import Waiting, until_there
 from proxy.settings import Settings
 from proxy.storage.redis_client import QueueUnavailable, check, open_redis, refusal
@@ -59,6 +60,8 @@ class Queue:
         self.refusal: str | None = None
         """why the server refuses this process, which is not ready then, as last seen; None: it does not"""
         self.leases = RedisLeases(self.redis)
+        self.stops = StopRequests(self.redis)
+        """requests to stop streams of other machines; only proxies use it"""
         self.outgoing = ShardedQueue(self.shards)
         """the sending end of all streams; only proxies use it"""
 

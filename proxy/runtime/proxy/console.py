@@ -174,6 +174,10 @@ class Console:
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
         yield from UsageReportApi(self._reports, unix_time=time.time, hides_providers=self._hides_providers).endpoints()
         yield from AdjustmentsApi(store.engine, store.ledger, operations).endpoints()
+        yield from LiveApi(
+            self._running.running, self._running.stop, operations, sessions, unix_time=time.time,
+            hides_providers=self._hides_providers,
+        ).endpoints()  # fmt: skip
         yield from ExchangesApi(self._reports, self._hides_providers).endpoints()
         yield from RefusalsApi(self._refusals, self._reports).endpoints()
         yield from ProvidersApi(
@@ -198,9 +202,6 @@ class Console:
             letterhead=self._letterhead, unix_time=time.time,
         ).endpoints()  # fmt: skip
         yield from DeliveryApi(store.engine, self.threads, sinks=partial(self._state.sinks, store.engine)).endpoints()
-        yield from LiveApi(
-            self._running.running, sessions, unix_time=time.time, hides_providers=self._hides_providers
-        ).endpoints()
         yield from status.endpoints()
         yield from BudgetsApi(
             store.engine, self.threads, counter_states=self._budgets.counter_states,

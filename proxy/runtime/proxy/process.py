@@ -162,8 +162,10 @@ class Proxy:
         )
         _add_gauges(metrics, handlers, journal)
 
-        remote = None if queue is None else RemoteExchanges(queue.leases, resources.learned.estimator)
+        remote = None if queue is None else RemoteExchanges(queue.leases, resources.learned.estimator, queue.stops.send)
         running = RunningExchanges(handlers.exchanges, handlers.background, peers, remote, resources.node.node_id)
+        if queue is not None:
+            tasks.start(queue.stops.follow(running.stop_local), name="stops")
         if peers is not None:
             stops.callback((await peers.listen(partial(_answer, exposition, running, refusals, state))).close)
         settling.start(tasks)

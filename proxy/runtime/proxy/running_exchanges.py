@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from proxy.console.api.live import RunningSnapshot
+from proxy.console.api.live import RunningSnapshot, StopResult
 from proxy.console.remote_exchanges import RemoteExchanges
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 
-LIVE, KEY_OF = "live", "key-of"
-"""requests between peers: the running exchanges; the key of the exchange whose id follows"""
+LIVE, KEY_OF, STOP = "live", "key-of", "stop"
+"""requests between peers: the running exchanges; the key of the exchange whose id follows; stop that exchange"""
 
 
 class NodeExchanges(msgspec.Struct, frozen=True):
@@ -44,6 +44,8 @@ class RunningExchanges:
         word, _, exchange_id = request.partition(" ")
         if word == LIVE:
             return msgspec.json.encode(self._local())
+        if word == STOP:
+            return self.stop_local(exchange_id).encode()
         return (self.handler.owners.key_of(exchange_id) or "").encode() if word == KEY_OF else b""
 
     async def running(self) -> RunningSnapshot:
@@ -66,6 +68,24 @@ class RunningExchanges:
         if key_id is None and self.remote is not None:
             key_id = await self.remote.key_of(exchange_id)
         return key_id
+
+    async def stop(self, exchange_id: str) -> StopResult:
+        """Stop a stream that runs in this process, in a peer or on another machine. Raises OSError."""
+        result = self.stop_local(exchange_id)
+        if result is StopResult.NOT_RUNNING and self.peers is not None and exchange_id.isprintable():
+            answers = [StopResult(answer.decode()) for answer in await self.peers.ask(f"{STOP} {exchange_id}")]
+            result = next((one for one in answers if one is not StopResult.NOT_RUNNING), result)
+        if result is StopResult.NOT_RUNNING and self.remote is not None:
+            result = await self.remote.stop(exchange_id)
+        return result
+
+    def stop_local(self, exchange_id: str) -> StopResult:
+        """Stop a stream of this process."""
+        for exchange in self.handler.live:
+            if exchange.exchange_id == exchange_id:
+                return StopResult.STOPPED if exchange.stop_stream() else StopResult.NOT_STOPPABLE
+        is_here = any(one.exchange_id == exchange_id for one in self.background.live)
+        return StopResult.NOT_STOPPABLE if is_here else StopResult.NOT_RUNNING
 
     def _local(self) -> NodeExchanges:
         running = [exchange.running() for exchange in self.handler.live]

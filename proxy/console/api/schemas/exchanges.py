@@ -75,6 +75,7 @@ class ExchangeLine(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: float
     first_token_ms: float | None
     outcome: str
+    stopped_by_operator: bool
     usage_source: str
     batch_id: str | None
     """the provider's id of the batch that it belongs to"""
@@ -188,6 +189,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     streamed: bool
     outcome: str
+    stopped_by_operator: bool
     situation: str | None
     finish_reason: str | None
     provider_response_id: str | None
