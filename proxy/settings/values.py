@@ -155,6 +155,11 @@ class Settings:
         "clients can read the spend and the remaining budget of their own key: `/v1/me`, OpenRouter's `/key`",
         default=True,
     )
+    key_rotation: bool = setting(
+        flag(),
+        "holders can replace the secret of their own key: `POST /v1/me/rotate`; a thief of the secret can, too",
+        default=False,
+    )
     hide_providers: bool = setting(
         flag(),
         "the admin API, `GET /v1/exchanges/{id}` and lists of models do not show keys the provider of a request, its "

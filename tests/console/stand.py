@@ -16,11 +16,14 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Engine
 
+from proxy.billing.keys import ApiKey
 from proxy.billing.pricing.book import PriceBook
+from proxy.billing.pricing.rules import Payer
 from proxy.billing.reservation import CounterState
 from proxy.console.api.delivery import SinkShown
 from proxy.console.api.live import RemoteCoverage, RunningSnapshot, StopResult
 from proxy.console.api.models import ConfiguredModel
+from proxy.console.api.own_key import OwnPrice
 from proxy.console.api.providers import ConfiguredProvider, ProviderState
 from proxy.console.caller_threads import called_by
 from proxy.foundation.outage import OutageLog
@@ -39,6 +42,7 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.console import THREADS as CONSOLE_THREADS
 from proxy.runtime.proxy.console import WAITING_MAX as CONSOLE_WAITING_MAX
 from proxy.runtime.proxy.console import Console
+from proxy.runtime.proxy.own_prices import own_prices
 from proxy.settings import Settings, parse
 from proxy.settings.dimensions import DimensionSettings
 from proxy.storage.database import open_engine
@@ -86,6 +90,9 @@ class Inside:
     async def stop(self, exchange_id: str) -> StopResult:
         return self.stops.get(exchange_id, StopResult.NOT_RUNNING)
 
+    async def models(self, key: ApiKey) -> list[str]:
+        return [name for name in ("tera-large", "tera-small") if key.allows(name)]
+
     async def latest(self) -> list[RefusedRequest]:
         return self.refusals
 
@@ -114,6 +121,9 @@ class Deployed:
 
     def models(self, used: Iterable[str]) -> list[ConfiguredModel]:
         return []
+
+    def own_prices(self, key: ApiKey, payer: Payer, names: Iterable[str]) -> list[OwnPrice]:
+        return own_prices(self.settings, PriceBook(), key, payer, names, time.time())
 
     def sinks(self, _engine: Engine) -> list[SinkShown]:
         return self.sinks_shown
@@ -156,7 +166,7 @@ class Stand:
         self.deployed = Deployed(settings)
         made = Console(
             settings, LedgerStores(settings, self.engine), self._keyring, self.budgets,  # type: ignore[arg-type]
-            self.inside, self.inside.latest, self.deployed,  # type: ignore[arg-type]
+            self.inside, self.inside.latest, self.deployed, self.inside.models,  # type: ignore[arg-type]
         )  # fmt: skip
         await made.start(lambda status, code: self.refused.append((status, code)))
         return made

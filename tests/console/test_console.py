@@ -113,7 +113,16 @@ def test_without_a_secret_nothing_is_said_and_a_key_is_no_operator(stand: Stand)
 async def test_without_a_secret_of_its_own_it_does_not_listen(stand: Stand, tmp_path: Path) -> None:
     off = parse(CONFIG[CONFIG.index("key_pepper") :], env={"PEPPER": PEPPER}, folder=tmp_path)
     inside, deployed, nobody = stand.inside, stand.deployed, SimpleNamespace()
-    console = Console(off, LedgerStores(off, stand.engine), nobody, nobody, inside, inside.latest, deployed)  # type: ignore[arg-type]
+    console = Console(
+        off,
+        LedgerStores(off, stand.engine),
+        nobody,
+        nobody,
+        inside,
+        inside.latest,
+        deployed,
+        inside.models,  # type: ignore[arg-type]
+    )
     await console.start(lambda _status, _code: None)
     assert console.url is None
     await console.close()

@@ -55,6 +55,8 @@ ROUTES = {
     "/v1/exchanges/{exchange_id}/stop": ["post"],
     "/v1/live": ["get"],
     "/v1/me": ["get"],
+    "/v1/me/prices": ["get"],
+    "/v1/me/rotate": ["post"],
     "/v1/organization/costs": ["get"],
     "/v1/organization/usage/completions": ["get"],
     "/v1/dead-letters": ["get"],

@@ -182,22 +182,24 @@ def test_no_page_has_a_barrier(stand: Stand, browser: Browser, scheme: Literal["
     if tools is None:
         pytest.skip("npm is missing, or cannot install axe-core")
     axe = (tools.parent / "axe-core" / "axe.min.js").read_text()
-    furnish(stand)
+    secrets = furnish(stand)
     corrected = next(one for one in stand.get("/v1/exchanges?limit=50")["data"] if one["adjustments"])
     views = (*VIEWS, f"requests/{corrected['id']}", "keys/key-search", "customers/org_acme", "requests?outcome=served",
              "requests?show=rejected", "usage?compare=1&by=key", "budgets?show=rules",
              "budgets?show=grants", "models/tera-large", "providers/tera")  # fmt: skip
     context = browser.new_context(color_scheme=scheme, reduced_motion="reduce")
     page = context.new_page()
-    sign_in(page, stand.url)
-    page.evaluate(f"{axe}; 0")
     wrong = []
-    for view in views:
-        see(page, view)
-        for wide in (1_440, 768, 390):
-            page.set_viewport_size({"width": wide, "height": 900})
-            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-            wrong += [(view, wide, one["id"], one["nodes"][0]["html"]) for one in found]
+    for secret, seen in ((SECRET, views), (secrets["key-search"], ("prices", "keys"))):
+        sign_in(page, stand.url, secret)
+        page.evaluate(f"{axe}; 0")
+        for view in seen:
+            see(page, view)
+            for wide in (1_440, 768, 390):
+                page.set_viewport_size({"width": wide, "height": 900})
+                found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+                wrong += [(view, wide, one["id"], one["nodes"][0]["html"]) for one in found]
+        sign_out(page)
     context.close()
     assert wrong == []
 
@@ -468,7 +470,9 @@ def usd(text: str) -> Decimal:
 def test_a_keys_owner_sees_what_is_theirs(stand: Stand, page: Page) -> None:
     secrets = furnish(stand)
     sign_in(page, stand.url, secrets["key-search"])
-    told = " ".join(see(page, view) for view in ("usage", "requests", "live", "keys", "budgets", "statements"))
+    told = " ".join(
+        see(page, view) for view in ("usage", "requests", "live", "keys", "budgets", "prices", "statements")
+    )
     page.get_by_role("button", name="Pages").click()
     assert page.locator("nav div a").all_inner_texts() == [
         "Usage",
@@ -476,6 +480,7 @@ def test_a_keys_owner_sees_what_is_theirs(stand: Stand, page: Page) -> None:
         "Live",
         "My key",
         "Budgets",
+        "Prices",
         "Statements",
     ]
     page.keyboard.press("Escape")

@@ -33,8 +33,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "ledger", "queue", "queue_shards", "lease_s", "data_dir", "journal", "key_pepper", "allow_literal_secrets",
     ),
     "Keys, people and limits": (
-        "identities", "dimensions", "budgets", "reserve", "key_lifetime_max", "key_info", "hide_providers",
-        "budget_headers", "idempotency",
+        "identities", "dimensions", "budgets", "reserve", "key_lifetime_max", "key_info", "key_rotation",
+        "hide_providers", "budget_headers", "idempotency",
     ),
     "Billing": ("billing", "statement", "alerts", "sinks"),
     "Requests": (

@@ -238,6 +238,19 @@ def _words(served_as: ServedAs) -> tuple[str, ...]:
     return tuple(f"{kind}:{word}" for kind, word in said if word is not None)
 
 
+def facts_of(price: Price) -> list[str]:
+    """The facts of an answer that may change the prices of this list: `tier:priority`, `speed:fast`."""
+    facts = [f"{_KINDS['service_tier']}:{name}" for name in price.service_tiers]
+    facts += [_fact(reason) for reason in price.multipliers if of_answer(reason)]
+    return list(dict.fromkeys(facts))
+
+
+def stating(fact: str) -> ServedAs:
+    """The terms of an answer that states this fact, and no other."""
+    of, _, word = fact.partition(":")
+    return replace(NOT_SAID, **{name: word for name, kind in _KINDS.items() if kind == of})
+
+
 @lru_cache(maxsize=1_024)
 def special_terms(served_as: ServedAs) -> tuple[str, ...]:
     """The words of `_words` that can change a price, at some provider."""

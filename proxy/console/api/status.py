@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -30,6 +31,8 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     """the operator's role, which limits the allowed routes"""
     key_id: str | None
     key_alias: str | None
+    may_rotate: bool = False
+    """true for a key if its holder may replace its secret"""
 
 
 class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,13 +76,13 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     next_after: str | None
 
 
-async def me(call: ApiCall) -> ApiReply:
-    """The caller."""
+async def me(call: ApiCall, *, allows_rotation: Callable[[], bool]) -> ApiReply:
+    """The caller. `allows_rotation`: the setting `key_rotation`."""
     key, operator = call.session.key, call.session.operator
     if operator is not None:
         return ApiReply(Me(role="operator", name=operator.name, may=operator.role, key_id=None, key_alias=None))
     assert key is not None
-    return ApiReply(Me(role="key", key_id=key.key_id, key_alias=key.alias))
+    return ApiReply(Me(role="key", key_id=key.key_id, key_alias=key.alias, may_rotate=allows_rotation()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,14 @@ class StatusApi:
 
     threads: BoundedExecutor
     audit_log: AuditLog
+    allows_rotation: Callable[[], bool]
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
-        yield Endpoint(method="GET", path="/v1/me", summary="The signed-in caller.", serve=me, answers={200: Me})
+        yield Endpoint(
+            method="GET", path="/v1/me", summary="The signed-in caller.",
+            serve=partial(me, allows_rotation=self.allows_rotation), answers={200: Me},
+        )  # fmt: skip
         yield Endpoint(
             method="GET", path="/v1/audit", summary="The audit log, newest first.",
             serve=self.audit, query=AuditQuery, answers={200: AuditPage}, role=OperatorRole.READ,

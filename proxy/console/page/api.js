@@ -5,7 +5,8 @@
 const KEPT = "tokenweir.credential";
 
 const credential = () => sessionStorage.getItem(KEPT);
-const remember = (text) => sessionStorage.setItem(KEPT, text);
+/** Keeps a key for this tab. */
+export const remember = (text) => sessionStorage.setItem(KEPT, text);
 const forget = () => sessionStorage.removeItem(KEPT);
 
 /** True if this tab has a key. */

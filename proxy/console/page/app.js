@@ -10,6 +10,7 @@ import * as keys from "./keys.js";
 import * as live from "./live.js";
 import * as models from "./models.js";
 import * as overview from "./overview.js";
+import * as prices from "./prices.js";
 import * as providers from "./providers.js";
 import * as request from "./request.js";
 import * as requests from "./requests.js";
@@ -20,13 +21,13 @@ import { Empty, Failure, html, Layers, Menu, openDialog, useEffect, useLayoutEff
 import * as usage from "./usage.js";
 import { render } from "./vendor/preact.js";
 
-/** Path → page: {title, Page, accepts: parameter → valid values, operator?: not for keys, hasPeriod?, one: the page of one object}. */
-const PAGES = { overview, usage, requests: { ...requests, one: request }, live, customers, keys, budgets, models, providers, statements, delivery, audit };
-const GROUPS = [["overview", "usage", "requests", "live"], ["customers", "keys", "budgets"], ["models", "providers"], ["statements", "delivery", "audit"]];
+/** Path → page: {title, Page, accepts: parameter → valid values, operator?: not for keys, ofKeys?: for keys only, hasPeriod?, one: the page of one object}. */
+const PAGES = { overview, usage, requests: { ...requests, one: request }, live, customers, keys, budgets, models, prices, providers, statements, delivery, audit };
+const GROUPS = [["overview", "usage", "requests", "live"], ["customers", "keys", "budgets"], ["models", "prices", "providers"], ["statements", "delivery", "audit"]];
 const THEMES = { auto: "System", light: "Light", dark: "Dark" };
 
 const firstOf = (me) => (me.role === "operator" ? "overview" : "usage");
-const mayView = (name, me) => me.role === "operator" || !PAGES[name].operator;
+const mayView = (name, me) => (me.role === "operator" ? !PAGES[name].ofKeys : !PAGES[name].operator);
 const titleOf = (name, me) => (name === "keys" && me.role === "key" ? "My key" : PAGES[name].title);
 
 /** The page of a path; null: there is none. */

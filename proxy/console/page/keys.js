@@ -2,7 +2,7 @@
 // searches and pages, so every key can be found.
 
 import { useAccounts } from "./account_choice.js";
-import { ask, keyOf, post } from "./api.js";
+import { ask, keyOf, post, remember } from "./api.js";
 import { GrantForm } from "./grants.js";
 import { KeyForm, Limits, limitTexts, takesCredit, topUp } from "./limit_forms.js";
 import { brief, many, nusd, percent, shortDay } from "./formatting.js";
@@ -185,10 +185,22 @@ const Facts = ({ of: key, children }) => html`<section class="card"><${Pairs} of
     ["Tags", key.tags.join(", ")],
 ]} />${children}</section>`;
 
-function Own() {
+/** The holder's own rotation. The tab goes on with the new secret. */
+function rotateOwn(key, again) {
+  const act = async () => {
+    const { key: secret } = await post("v1/me/rotate", {});
+    remember(secret);
+    return html`<${Secret} key_alias=${key.key_alias} secret=${secret} done=${again} />`;
+  };
+  openDialog(html`<${Confirm} title=${`New secret for ${key.key_alias}`} label="Create secret" act=${act}>
+    The key gets a new secret. The old one stays valid for 24 hours; the secret cannot be changed again before that.<//>`);
+}
+
+function Own({ me }) {
   const data = useData((signal) => ask("key/info", { signal }), []);
   return html`<${Loaded} of=${data}>${({ info: key }) => html`<h2>${key.key_alias}</h2>
-    <${Facts} of=${key}><p class="quiet small">Only the operator can change this key.</p><//>`}<//>`;
+    <${Facts} of=${key}>${me.may_rotate ? html`<div class="row"><button type="button" onClick=${() => rotateOwn(key, data.again)}>Rotate the secret</button></div>`
+      : null}<p class="quiet small">${me.may_rotate ? "All other changes are made by the operator." : "Only the operator can change this key."}</p><//>`}<//>`;
 }
 
 /** One key: its limits, its usage, its requests. */
@@ -239,4 +251,4 @@ function All({ me }) {
         <//>`;
 }
 
-export const Page = ({ me }) => (me.role === "key" ? html`<${Own} />` : html`<${All} me=${me} />`);
+export const Page = ({ me }) => (me.role === "key" ? html`<${Own} me=${me} />` : html`<${All} me=${me} />`);

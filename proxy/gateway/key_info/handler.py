@@ -2,8 +2,8 @@
 
 Invariants: each request needs a valid key, and its answer has data of this key only: an exchange of another key is
 answered like one that does not exist, and so is any exchange for a narrowed key that may not use what its parent has
-stored. No request opens an exchange. A refusal has the format of the client's SDK. A key gets `ANSWERS_MAX` answers in
-60 s from each process.
+stored. No request opens an exchange. A refusal has the format of the client's SDK. `KeyAllowance` limits the answers of
+a key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from math import ceil
 from urllib.parse import parse_qs
 
 import msgspec
@@ -19,7 +18,6 @@ from aiohttp import web
 from msgspec import UNSET
 
 from proxy.billing.keys import ApiKey
-from proxy.budgets.rates import Window
 from proxy.gateway.authentication import authenticated
 from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.key_info import openrouter, own_format
@@ -31,10 +29,6 @@ from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.server import Routes, Serve
 from proxy.keys.keyring import Keyring
 
-# More than a widget that polls each second, or one that asks after every answer, needs.
-ANSWERS_MAX = 60
-# Keys with a count, up to 2 KiB each.
-COUNTED_KEYS_MAX = 4_096
 # What ids of exchanges and of providers' responses consist of.
 _ID = re.compile(r"[!-~]{1,256}", re.ASCII)
 # Longer queries than the one parameter are a client's mistake.
@@ -53,8 +47,6 @@ class KeyInfoHandler:
         self._keys = keys
         self._reads = reads
         self._dimensions = dimensions
-        self._counts: dict[str, Window] = {}
-        """key id → answers in the last 60 s"""
 
     def add_to(self, routes: Routes) -> None:
         """Add the routes. Clients whose base URL ends with `/v1` ask for OpenRouter's routes below that."""
@@ -80,28 +72,12 @@ class KeyInfoHandler:
     async def _answered(self, request: web.BaseRequest, answer: Answer) -> Document:
         """Raises ApiError."""
         key = await authenticated(self._keys, request)
-        self._count(key.key_id)
+        self._reads.allowance.count(key.key_id)
         try:
             return await answer(request, key)
         except OSError:
             message = "Spend and limits cannot be read right now. Please try again later."
             raise errors.overloaded(message, code="key_info_unavailable") from None
-
-    def _count(self, key_id: str) -> None:
-        """Raises ApiError 429 if the key has got ANSWERS_MAX answers in 60 s."""
-        now = time.time()
-        known = self._counts.get(key_id)
-        window = Window(None if known is None else known.packed(), now)
-        if window.requests >= ANSWERS_MAX:
-            wait_s = window.wait_s(requests=1, now=now) or 1.0
-            message = f"A key may read its own data {ANSWERS_MAX} times a minute."
-            raise ApiError(
-                429, message, kind="requests", code="rate_limit_exceeded", retry_after_s=max(1, ceil(wait_s))
-            )
-        window.add(int(now), 1, 0)
-        if known is None and len(self._counts) >= COUNTED_KEYS_MAX:
-            self._counts.clear()
-        self._counts[key_id] = window
 
     async def _me(self, request: web.BaseRequest, key: ApiKey) -> Document:
         return own_format.me(key, self._keys.access(key), await self._budgets(request, key, own_format.SINCE))

@@ -30,6 +30,7 @@ def me(key: ApiKey, access: KeyAccess, found: KeyBudgets) -> Document:
         "organization": {"id": payer.organization_id, "name": payer.organization},
         "created_at": iso_utc(key.created_at),
         "expires_at": None if key.expires_at is None else iso_utc(key.expires_at),
+        "old_secret_valid_until": None if key.old_until is None else iso_utc(key.old_until),
         "models": None if key.models is None else sorted(key.models),
         "spent_usd": usd_text(found.spent_nusd[0]),
         "limits": [_limits(one) for one in found.levels],

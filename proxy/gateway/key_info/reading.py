@@ -23,6 +23,7 @@ from proxy.billing.reservation import CounterState
 from proxy.budgets.budget_state import BudgetState, credit_state, window_state
 from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import KEY, RULE, Subject
+from proxy.gateway.key_info.allowance import KeyAllowance
 from proxy.keys.access import KeyAccess
 from proxy.ledger.grants.burning import read_current_states
 from proxy.ledger.settling.spend import sums
@@ -72,6 +73,7 @@ class KeyReads:
         """`engine`: used here only; `close` disposes it."""
         self.engine = engine
         self.threads = BoundedExecutor(THREADS, name="key info", waiting_max=WAITING_MAX)
+        self.allowance = KeyAllowance()
         self._budgets = budgets
 
     async def budgets(

@@ -5,7 +5,7 @@ Invariants: each answer needs a valid key; none opens an exchange. A refusal has
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from urllib.parse import parse_qs
 
@@ -47,6 +47,10 @@ class ModelsHandler:
     def __init__(self, keys: Keyring, catalogue: Catalogue) -> None:
         self._keys = keys
         self._catalogue = catalogue
+
+    async def names(self, key: ApiKey) -> Iterable[str]:
+        """The names in the list of models of this key. May wait for providers' lists."""
+        return await self._catalogue.models(key)
 
     def add_to(self, routes: Routes) -> None:
         """Add the routes, after those of exchanges: some paths have a common beginning."""

@@ -198,19 +198,30 @@ class KeyStore:
 
         return self._change(key_id_or_alias, changed)
 
-    def rotate(self, key_id_or_alias: str, *, digest: bytes, hint: str, old_until: float) -> ApiKey:
+    def rotate(
+        self, key_id_or_alias: str, *, digest: bytes, hint: str, old_until: float, holder_digest: bytes | None = None
+    ) -> ApiKey:
         """Replace the key's secret. The previous secret stays valid until `old_until` (Unix seconds); older ones are
-        invalid.
+        invalid. `holder_digest`: the digest of the secret with which the holder of the key has asked for it; None: an
+        operator has.
 
-        Raises KeyStoreError for a revoked key, and for the key of an identity.
+        Raises KeyStoreError for a revoked key, and for the key of an identity; for a holder also if the key is blocked
+        or has another secret now, and while the secret before is still valid: nobody who knows the secret can make
+        another holder's invalid without a grace.
         """
 
         def changed(key: ApiKey) -> ApiKey:
             if not key.has_secret:
                 raise KeyStoreError(f"the key {key.key_id} has no secret: its clients send tokens of an issuer")
+            if holder_digest is not None and not self._may_rotate(key, holder_digest):
+                raise KeyStoreError(f"the key {key.key_id} was changed: its holder cannot rotate it now")
             return replace(key, digest=digest, hint=hint, old_digest=key.digest, old_until=old_until)
 
         return self._change(key_id_or_alias, changed)
+
+    def _may_rotate(self, key: ApiKey, holder_digest: bytes) -> bool:
+        is_old_valid = key.old_until is not None and self._clock() < key.old_until
+        return key.blocked_at is None and key.digest == holder_digest and not is_old_valid
 
     def block(self, key_id_or_alias: str) -> ApiKey:
         """Refuse the key until it is unblocked. Idempotent. Raises KeyStoreError for a revoked key."""

@@ -27,6 +27,7 @@ RELOADED = (
     "providers", "models", "price_rules", "identities", "dimensions", "sinks", "alerts", "reserve", "budgets",
     "request_bytes_max", "websockets_per_key_max", "drain_delay_s", "shutdown_grace_s", "allow_literal_secrets",
     "hide_providers",
+    "key_rotation",
 )  # fmt: skip
 # Those that workers use, if there is a queue: a worker needs a restart.
 OF_WORKERS = frozenset({"sinks", "alerts"})

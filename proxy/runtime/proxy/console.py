@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from proxy.billing.keys import ApiKey
 from proxy.budgets.store import BudgetStore
 from proxy.console.api.accounts import AccountsApi
 from proxy.console.api.adjustments import AdjustmentsApi
@@ -28,6 +29,7 @@ from proxy.console.api.limits import LimitsApi
 from proxy.console.api.live import LiveApi
 from proxy.console.api.models import ModelsApi
 from proxy.console.api.openapi import document
+from proxy.console.api.own_key import OwnKeyApi
 from proxy.console.api.periods import PeriodsApi
 from proxy.console.api.providers import ProvidersApi
 from proxy.console.api.refusals import RefusalsApi
@@ -43,6 +45,7 @@ from proxy.console.identity_sign_in import IdentitySignIn
 from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
 from proxy.foundation.addresses import shown_host
+from proxy.gateway.key_info.allowance import KeyAllowance
 from proxy.gateway.key_info.reading import KeyReads
 from proxy.http.errors import JSON_TYPE
 from proxy.http.probes import HEALTHZ, constant
@@ -62,6 +65,7 @@ from proxy.settings import Settings, route
 from proxy.settings.listeners import AdminSettings
 from proxy.settings.statement import StatementSettings
 from proxy.sinks.kinds import receiving_details
+from proxy.storage.executor import BoundedExecutor
 
 # A few reads of the ledger at once and a few that wait, so that no dashboard slows the settling down.
 THREADS = 2
@@ -80,8 +84,9 @@ class Console:
         running: RunningExchanges,
         refusals: Callable[[], Awaitable[Sequence[RefusedRequest]]],
         state: DeploymentState,
+        models: Callable[[ApiKey], Awaitable[Iterable[str]]],
     ) -> None:
-        """`refusals`: the latest refusals, the newest first."""
+        """`refusals`: the latest refusals, the newest first. `models`: the names in the list of models of a key."""
         self._settings = settings
         self._store = store
         self._keyring = keyring
@@ -89,6 +94,7 @@ class Console:
         self._running = running
         self._refusals = refusals
         self._state = state
+        self._models = models
         self.threads = CallerThreads(THREADS, name="console", waiting_max=WAITING_MAX)
         """for reads and changes of the ledger"""
         self._server: Server | None = None
@@ -97,10 +103,14 @@ class Console:
         """the URL of the console; None: it does not listen"""
 
     def add_public(self, routes: Routes, reads: KeyReads) -> None:
-        """Add the only endpoint on the clients' listener: an exchange, for the key that sent its request. `reads`: in
-        place of the console's threads and connections."""
+        """Add the endpoints on the clients' listener: an exchange for its key, and prices and rotation of a key.
+        `reads`: in place of the console's threads and connections."""
         reports = LedgerReports(reads.engine, reads.threads, self._running.key_of, self._store.end_user_pepper())
-        add(routes, ExchangesApi(reports, self._hides_providers).one_endpoint, Sessions(self._keyring, None, time.time))
+        sessions, own = Sessions(self._keyring, None, time.time), self._own_key(reads.threads, reads.allowance)
+        add(routes, ExchangesApi(reports, self._hides_providers).one_endpoint, sessions)
+        add(routes, own.rotate_endpoint, sessions)
+        if self._settings.key_info:
+            add(routes, own.prices_endpoint, sessions)
 
     async def start(self, refused: Callable[[int, str | None], None], sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, if a secret is configured. `sockets`: in place of the address in the settings. Raises OSError,
@@ -112,7 +122,8 @@ class Console:
         identity = _identity_sign_in(admin, self._store)
         sessions = Sessions(self._keyring, admin, time.time, None if identity is None else identity.operators)
         table = list(self._table(sessions))
-        add_session(routes, me, sessions, None if identity is None else identity.link)
+        who = partial(me, allows_rotation=self._allows_rotation)
+        add_session(routes, who, sessions, None if identity is None else identity.link)
         if identity is not None:
             identity.add(routes, sessions)
         for endpoint in table:
@@ -126,6 +137,17 @@ class Console:
 
     def _hides_providers(self) -> bool:
         return self._state.configuration.settings.hide_providers
+
+    def _allows_rotation(self) -> bool:
+        return self._state.configuration.settings.key_rotation
+
+    def _own_key(self, threads: BoundedExecutor, allowance: KeyAllowance) -> OwnKeyApi:
+        return OwnKeyApi(
+            self._store.keys, AuditedOperations(self._store.audit_log, threads, self._keyring), threads, allowance,
+            pepper=self._store.pepper(), unix_time=time.time, models=self._models,
+            payer=self._keyring.payer, prices=self._state.own_prices,
+            allows_rotation=self._allows_rotation,
+        )  # fmt: skip
 
     def _is_configured(self, model: str) -> bool:
         return route(self._state.configuration.settings.models, model) is not None
@@ -170,7 +192,7 @@ class Console:
             paid=paid, counter_states=self._budgets.counter_states,
         )  # fmt: skip
         values = DimensionValues(store.engine)
-        status = StatusApi(self.threads, store.audit_log)
+        status = StatusApi(self.threads, store.audit_log, self._allows_rotation)
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
         yield from UsageReportApi(self._reports, unix_time=time.time, hides_providers=self._hides_providers).endpoints()
         yield from AdjustmentsApi(store.engine, store.ledger, operations).endpoints()
@@ -203,6 +225,7 @@ class Console:
         ).endpoints()  # fmt: skip
         yield from DeliveryApi(store.engine, self.threads, sinks=partial(self._state.sinks, store.engine)).endpoints()
         yield from status.endpoints()
+        yield from self._own_key(self.threads, KeyAllowance()).endpoints()
         yield from BudgetsApi(
             store.engine, self.threads, counter_states=self._budgets.counter_states,
             values=ValueReader(store.engine, None), unix_time=time.time,

@@ -14,16 +14,19 @@ from urllib.parse import urlsplit
 import msgspec
 from sqlalchemy import Engine
 
+from proxy.billing.keys import ApiKey
 from proxy.billing.pricing.prices import price_text
-from proxy.billing.pricing.rules import NOBODY
+from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Price
 from proxy.console.api.delivery import RejectedEntry, SinkShown
 from proxy.console.api.models import ConfiguredModel, PriceChange, PriceText, TargetShown, change_at, margins
+from proxy.console.api.own_key import OwnPrice
 from proxy.console.api.providers import ConfiguredProvider, CredentialState, ProviderState
 from proxy.foundation.times import iso_utc
 from proxy.gateway.upstream.provider import Provider
 from proxy.runtime.machine.price_lookup import PriceLookup
 from proxy.runtime.proxy.configuration import Configuration
+from proxy.runtime.proxy.own_prices import own_prices
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.settings import ModelSettings, TargetSettings, route
 from proxy.sinks.progress import OPEN, dead_letters, sink_status
@@ -115,6 +118,11 @@ class DeploymentState:
             targets=targets,
             changes=sorted(_changes(model, now), key=lambda one: one.at),
         )
+
+    def own_prices(self, key: ApiKey, payer: Payer, names: Iterable[str]) -> list[OwnPrice]:
+        """The prices of these models for a key."""
+        configuration = self.configuration
+        return own_prices(configuration.settings, configuration.book, key, payer, names, time.time())
 
     # -- sinks
 

@@ -285,8 +285,9 @@ class Proxy:
         settings, peers, accepting, metrics = self._settings, self._peers, self._accepting, resources.metrics
         listen, journal = settings.listen, resources.node.journal
         console = Console(
-            settings, resources.store, resources.keyring, resources.admission.store, running, refusals.latest, state
-        )
+            settings, resources.store, resources.keyring, resources.admission.store, running, refusals.latest, state,
+            handlers.models.names,
+        )  # fmt: skip
         stops.push_async_callback(console.close)
         if is_first:
             await console.start(metrics.refused, self._succession.of("admin"))

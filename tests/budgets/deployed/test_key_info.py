@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Shape, json_script
-from proxy.gateway.key_info.handler import ANSWERS_MAX
+from proxy.gateway.key_info.allowance import ANSWERS_MAX
 from tests.budgets.deployed.limited import Limited, ask_at, begin, deployment, get
 from tests.budgets.deployed.machines import Machines
 from tests.support.net import Response
@@ -96,6 +96,9 @@ async def test_a_key_without_a_budget(limited: Limited) -> None:
     found = await get(limited, "/v1/me", key)
     assert (found["limits"], found["budgets"], found["expires_at"]) == ([], [], found["expires_at"])
     assert found["spent_usd"] == "0.0001"
+    names = [one["id"] for one in (await get(limited, "/v1/models", key))["data"]]
+    prices = (await get(limited, "/v1/me/prices", key))["data"]
+    assert [one["model"] for one in prices] == names
     info = (await get(limited, "/api/v1/key", key))["data"]
     assert (info["limit"], info["limit_remaining"], info["limit_reset"]) == (None, None, None)
     assert (await get(limited, "/api/v1/credits", key))["data"] == {"total_credits": 0, "total_usage": 0.0001}
