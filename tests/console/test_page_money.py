@@ -45,14 +45,15 @@ def test_a_month_is_closed_after_its_checks(stand: Stand, page: Page) -> None:
 
 
 def test_past_requests_are_repriced_after_a_preview(stand: Stand, page: Page) -> None:
-    """Two models at once; who may only read sees the preview."""
+    """Several models at once, also one that nobody has used; who may only read sees the preview."""
     stand.key("key-1")
     settle(stand.engine, entry(0), entry(1), entry(2, model="tera-small"), entry(3, model="tera-other"), node=None)
     dialog = page.get_by_role("dialog")
 
     def preview() -> None:
         page.get_by_role("button", name="Reprice past requests").click()
-        dialog.get_by_label("Models").select_option(["tera-large", "tera-small"])
+        dialog.get_by_label("Models", exact=True).select_option(["tera-large"])
+        dialog.get_by_label("Other models").fill("tera-small, tera-gone")
         dialog.get_by_label("First day").fill(f"{datetime.fromtimestamp(YESTERDAY, UTC):%Y-%m-%d}")
         dialog.get_by_label("Input, USD per million", exact=True).fill("0.333333333")
         dialog.get_by_label("Output, USD per million").fill("0.7")

@@ -10,25 +10,27 @@ import { closeDialog, Confirm, Dialog, html, Money, openDialog, OPTIONS_MAX, Pai
 const PRICES = { input: "Input", output: "Output", cached_input: "Cached input" };
 const price = (label, more) => ({ label: `${label}, USD per million`, type: "number", step: "any", min: 0, from: () => "", to: same, ...more });
 
-const lines = (text) => text.split("\n");
-/** Names of models: a choice, or if there are too many, a text. */
-const modelField = (names, chosen) => ({ label: "Models", required: true, from: () => chosen.join(names.length > OPTIONS_MAX ? ", " : "\n"),
-  ...(names.length > OPTIONS_MAX ? { hint: "separated by commas", to: list } : { many: true, hint: "several: with Ctrl or ⌘", options: Object.fromEntries(names.map((one) => [one, one])),
-    to: lines }) });
+/** Names of models: a choice of those that are configured or were used lately, and a text for others. */
+const modelFields = (names, chosen) => ({
+  ...(names.length > 0 && names.length <= OPTIONS_MAX && { models: { label: "Models", many: true, hint: "several: with Ctrl or ⌘",
+    options: Object.fromEntries(names.map((one) => [one, one])), from: () => chosen.join("\n"), to: (text) => text.split("\n") } }),
+  others: { label: names.length > 0 && names.length <= OPTIONS_MAX ? "Other models" : "Models", hint: "names, separated by commas",
+    from: () => (names.length > OPTIONS_MAX ? chosen.join(", ") : ""), to: list },
+});
 
 /** Asks for models, days and prices; `names`: of all models, `chosen`: those selected at first. `done`: called when requests were corrected. */
 export const reprice = (names, chosen, me, done) => openDialog(html`<${Form} title="Reprice past requests" label="Preview" fresh
   words="Without prices, those of the configuration apply, to charges and costs. Nothing is changed before you have seen a preview."
   fields=${{
-    models: modelField(names, chosen),
+    ...modelFields(names, chosen),
     since: { label: "First day (UTC)", type: "date", required: true, from: () => `${new Date().toISOString().slice(0, 7)}-01`, to: same },
     until: { label: "Last day (UTC)", type: "date", hint: "empty: until now", from: () => "", to: (text) => plusDays(text, 1) },
     input: price(PRICES.input, { hint: "empty: the configured prices" }), output: price(PRICES.output),
     cached_input: price(PRICES.cached_input, { hint: "empty: as input" }),
   }}
-  send=${async ({ input, output, cached_input, ...body }) => {
+  send=${async ({ models = [], others = [], input, output, cached_input, ...body }) => {
     const given = Object.entries({ input, output, cached_input }).filter(([, value]) => value !== undefined);
-    return preview({ ...body, price: given.length ? Object.fromEntries(given) : null }, me, done);
+    return preview({ ...body, models: [...models, ...others], price: given.length ? Object.fromEntries(given) : null }, me, done);
   }} done=${(dialog) => dialog} />`);
 
 /** The dialog with the preview of these prices. */

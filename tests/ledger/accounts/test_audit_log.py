@@ -45,3 +45,24 @@ def test_every_act_is_a_line_whatever_becomes_of_it(engine: Engine, monkeypatch:
     assert (lines[0].via, lines[0].origin, lines[1].at) == ("cli", "host", 1_793_000_001.0)
     assert kept.latest(2) == lines[:0:-1]
     assert list(kept.since(1_793_000_001.0)) == lines[1:]
+
+
+def test_the_last_operation_of_each_target(engine: Engine) -> None:
+    """Of one action, with one of the results, and before an entry."""
+    clock = itertools.count(1_793_000_000)
+    kept = AuditLog(engine, clock=lambda: float(next(clock)))
+    ids = []
+    for number, (action, target) in enumerate([("send", "a"), ("send", "a"), ("send", "b"), ("block", "c")]):
+        with kept.operation(BY, action, target, {"number": number}) as entry:
+            ids.append(entry.act_id)
+    with pytest.raises(ValueError, match="no"), kept.operation(BY, "send", "a", {}):
+        raise ValueError("no")
+
+    def found(*results: str, before: str | None = None) -> dict[str, object]:
+        read = kept.latest_of("send", ["a", "b", "c"], results, before)
+        return {target: (one.details or {}).get("number") for target, one in read.items()}
+
+    assert found("done") == {"a": 1, "b": 2}
+    assert found("done", before=ids[1]) == {"a": 0}
+    assert found("refused") == {"a": None}
+    assert found("begun") == found("done", before=ids[0]) == {}
