@@ -10,7 +10,14 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from msgspec import structs
 
+from proxy.console.api.accounts import AccountsQuery
+from proxy.console.api.budgets import BudgetsQuery
+from proxy.console.api.keys import KeysQuery
+from proxy.console.api.refusals import RefusalsQuery
+from proxy.console.api.schemas.exchanges import ListQuery
+from proxy.console.api.schemas.usage import ReportQuery
 from proxy.http import errors
 from proxy.http.probes import add_probes
 from proxy.metering.counts import _WHOLES
@@ -178,6 +185,28 @@ def test_the_page_of_errors_has_every_code() -> None:
     rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs" / "reference" / "errors.md").read_text(), re.MULTILINE)
     written = {code for row in rows for code in re.findall(r"`(\w+)`", row)} - {"code"}
     assert written == codes_of_errors() | {"run_cap_unknown", "key_cap_unknown"}
+
+
+# Heading of a list in the admin API → the parameters that it can have.
+LISTS = {
+    "Usage": ReportQuery, "Exchanges": ListQuery, "Refusals": RefusalsQuery, "Keys": KeysQuery,
+    "Organizations and projects": AccountsQuery, "Budgets": BudgetsQuery,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("heading", LISTS)
+def test_a_list_of_the_admin_api_has_its_parameters(heading: str) -> None:
+    text = (ROOT / "docs" / "reference" / "admin-api.md").read_text()
+    section = text.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
+    listed = "\n".join(re.findall(r"^(\* .*(?:\n  .*)*)", section, re.MULTILINE))
+    known = {one.encode_name for one in structs.fields(LISTS[heading])}
+    named = set(re.findall(r"`(\w+)(?:=[^`]+)?`", listed))
+    assert known - named == set(), "not described"
+
+
+def test_no_row_of_the_admin_api_is_longer_than_a_paragraph() -> None:
+    rows = re.findall(r"^\| `.*$", (ROOT / "docs" / "reference" / "admin-api.md").read_text(), re.MULTILINE)
+    assert [row[:60] for row in rows if len(row) > 900] == []
 
 
 def test_the_columns_of_a_statement_are_those_that_it_writes() -> None:
