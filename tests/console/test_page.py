@@ -190,15 +190,20 @@ def test_no_page_has_a_barrier(stand: Stand, browser: Browser, scheme: Literal["
     context = browser.new_context(color_scheme=scheme, reduced_motion="reduce")
     page = context.new_page()
     wrong = []
-    for secret, seen in ((SECRET, views), (secrets["key-search"], ("prices", "keys"))):
+    for secret, seen in ((SECRET, (*views, "adjust")), (secrets["key-search"], ("prices", "keys"))):
         sign_in(page, stand.url, secret)
         page.evaluate(f"{axe}; 0")
         for view in seen:
-            see(page, view)
+            see(page, view if view != "adjust" else f"requests/{corrected['id']}")
+            if view == "adjust":
+                page.get_by_role("button", name="Adjust").click()
+            if view == "keys" and secret == SECRET:
+                page.get_by_label("Select this page").check()
             for wide in (1_440, 768, 390):
                 page.set_viewport_size({"width": wide, "height": 900})
                 found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
                 wrong += [(view, wide, one["id"], one["nodes"][0]["html"]) for one in found]
+        page.keyboard.press("Escape")
         sign_out(page)
     context.close()
     assert wrong == []
@@ -372,13 +377,13 @@ def test_a_row_opens_beside_the_list(stand: Stand, page: Page) -> None:
     see(page, "requests")
     page.locator("tbody tr").nth(1).locator("td").nth(4).click()
     panel = page.get_by_role("complementary", name="Request")
-    panel.get_by_text("Receipt").wait_for()
+    panel.get_by_role("heading", name="Receipt").wait_for()
     first = page.locator("tr.chosen a").get_attribute("href")
     page.keyboard.press("j")
     until(page, f"document.querySelector('tr.chosen a').getAttribute('href') !== {json.dumps(first)}")
-    panel.get_by_text("Receipt").wait_for()
+    panel.get_by_role("heading", name="Receipt").wait_for()
     page.reload()
-    panel.get_by_text("Receipt").wait_for()
+    panel.get_by_role("heading", name="Receipt").wait_for()
     page.keyboard.press("Escape")
     panel.wait_for(state="detached")
     page.keyboard.press("k")

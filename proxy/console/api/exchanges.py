@@ -139,7 +139,8 @@ class ExchangesApi:
         try:
             receipt = await self._reports.receipt(call.named)
         except ValueError as none:  # its month is not closed, or entries of the month are archived
-            raise ApiError(409, f"{none}.", param="exchange_id", code="no_receipt") from None
+            message = str(none).removeprefix(f"{call.named}: ")
+            raise ApiError(409, f"'exchange_id': {message}.", param="exchange_id", code="no_receipt") from None
         return ApiReply(receipt, headers={"Content-Disposition": f'attachment; filename="receipt-{call.named}.json"'})
 
     def _visible(self, found: SettledExchange, session: ConsoleSession) -> SettledExchange:

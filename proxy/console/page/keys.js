@@ -127,7 +127,7 @@ function Bulk({ keys, total, wanted, selection: { chosen, all, set }, again }) {
       toast(error.message);
     }
   };
-  return html`<div class="row"><label class="check"><input type="checkbox" checked=${all || isWhole} onChange=${onPage} /> Select this page</label>
+  return html`<div class="row filters"><label class="check"><input type="checkbox" checked=${all || isWhole} onChange=${onPage} /> Select this page</label>
     ${isWhole && total > keys.length && !all && html`<button type="button" class="small" onClick=${() => set({ chosen, all: true })}>
       ${`Select all ${many(total, "key")}`}</button>`}
     ${(all || chosen.size > 0) && html`<button type="button" class="small danger" onClick=${block}>Block ${many(all ? total : chosen.size, "key")}</button>`}</div>`;
@@ -162,8 +162,9 @@ function toggled(chosen, key) {
 }
 
 const columns = (me, again, { chosen, all, set }) => [
-  { label: "Name", lead: true, sort: "alias", cell: (key) => html`${me.may !== "read" && !key.revoked && html`<input type="checkbox"
-    aria-label=${`Select ${key.key_alias}`} checked=${all || chosen.has(key.token)} onChange=${() => set(toggled(chosen, key))} /> `}<a href=${to(["keys", key.token])}>${key.key_alias}
+  { label: "Select", pick: true, hidden: me.may === "read", cell: (key) => !key.revoked && html`<input type="checkbox"
+    aria-label=${`Select ${key.key_alias}`} checked=${all || chosen.has(key.token)} onChange=${() => set(toggled(chosen, key))} />` },
+  { label: "Name", lead: true, sort: "alias", cell: (key) => html`<a href=${to(["keys", key.token])}>${key.key_alias}
     </a> <span class="quiet small">${key.key_name}</span>` },
   { label: "Customer", clip: true, cell: (key) => (key.organization_id === "org_default" ? "" : key.organization) },
   { label: "Project", fact: true, clip: true, cell: (key) => key.project },

@@ -13,7 +13,8 @@ export const title = "Request";
 export const accepts = {};
 
 const BILLED = { "prompt+output": "Input and output", prompt: "Input only", output: "Output only", nothing: "Nothing" };
-const NAMES = { prompt: "Input", input: "Input", cached: "Cached input", completion: "Output", output: "Output", reasoning: "Reasoning" };
+const NAMES = { prompt: "Input", input: "Input", cached: "Cached input", completion: "Output", output: "Output", reasoning: "Reasoning",
+  total: "Total tokens" };
 const POLICIES = { drain: "kept reading", cancel: "cancelled at the provider", resume: "kept for resuming", background: "continued in the background" };
 
 const itemName = (name) => NAMES[name] ?? plain(name).replace(/^./, (first) => first.toUpperCase());

@@ -139,7 +139,7 @@ const cellOf = (column, row, places) => (column.usd ? html`<${Money} usd=${colum
 const placesIn = (column, rows) => column.places ?? placesOf(rows.map(column.usd).map((one) => (typeof one === "bigint" ? one : nusd(one))));
 
 /**
- * `columns`: {label, cell: row → node (clip: a text that may be cut), or usd: row → amount; number?, lead?: the row's name, fact?: shown on a phone, hidden?, sort?: its
+ * `columns`: {label, cell: row → node (clip: a text that may be cut), or usd: row → amount; number?, lead?: the row's name, pick?: a check box, fact?: shown on a phone, hidden?, sort?: its
  * name in `sort`}. `open`: row → URL; `visit`: what a click does, by default it goes there. `sort`: {by, falling, set}. On a phone each row is a card: name and first amount, then the facts.
  */
 export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, visit = (row) => go(open(row)), sort, foot, chosen }) {
@@ -147,7 +147,7 @@ export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, v
   const places = new Map(shown.filter((one) => one.usd).map((one) => [one, placesIn(one, rows)]));
   const amount = shown.find((one) => one.amount) ?? shown.find((one) => one.usd);
   const kind = (one) => [(one.usd || one.number) && "number", one.lead && "lead", one.fact && "fact", one === amount && "amount",
-    !one.lead && one !== amount && !one.fact && "extra", one.menu && "menu-cell", one.clip && "clip"].filter(Boolean).join(" ");
+    !one.lead && one !== amount && !one.fact && !one.pick && "extra", one.menu && "menu-cell", one.pick && "pick", one.clip && "clip"].filter(Boolean).join(" ");
   const clicked = (row) => (event) => {
     if (event.target.closest("a, button, input, select, summary, [role=menu]") || String(getSelection())) return;
     if (event.ctrlKey || event.metaKey) window.open(open(row)); else visit(row);
@@ -158,7 +158,7 @@ export function Table({ caption, columns, rows, keyOf = (row) => row.id, open, v
       aria-sort=${sort && one.sort === sort.by ? (sort.falling ? "descending" : "ascending") : null}>${one.sort && sort
         ? html`<button type="button" class="sort" onClick=${() => sort.set(one.sort, sort.by === one.sort ? !sort.falling : true)}>${one.label}
           <span aria-hidden="true">${one.sort === sort.by ? (sort.falling ? " ↓" : " ↑") : ""}</span></button>`
-        : one.menu ? html`<span class="unseen">${one.label}</span>` : one.label}</th>`)}</tr></thead>
+        : one.menu || one.pick ? html`<span class="unseen">${one.label}</span>` : one.label}</th>`)}</tr></thead>
     <tbody role="rowgroup">${rows.map((row) => html`<tr role="row" key=${keyOf(row)} class=${chosen?.(row) ? "chosen" : ""} onClick=${open && clicked(row)}>
       ${shown.map((one) =>
       html`<td role="cell" key=${one.label} class=${kind(one)} data-label=${one.label} title=${one.clip ? one.cell(row) : null}>
