@@ -107,10 +107,16 @@ def test_the_password_is_in_no_error(server: Any, authority: Authority, context:
         assert "AGJpbGxpbmcA" not in text, "the sign-in in base64"
 
 
-@pytest.mark.parametrize("on", ["CONNECT", "EHLO", "STARTTLS", "AUTH", "MAIL", "DATA", "."])
-@pytest.mark.parametrize("how", ["hang", "drip"])
+@pytest.mark.parametrize(
+    ("how", "on"),
+    [
+        *(("hang", on) for on in ("CONNECT", "EHLO", "STARTTLS", "AUTH", "MAIL", ".")),
+        ("drip", "CONNECT"),
+        ("drip", "."),
+    ],
+)
 def test_a_server_that_hangs_ends_with_the_time(
-    server: Any, authority: Authority, context: ssl.SSLContext, on: str, how: str
+    server: Any, authority: Authority, context: ssl.SSLContext, how: str, on: str
 ) -> None:
     at = server(user=USER, starttls=context, answers={on: how})
     began = time.monotonic()
@@ -118,7 +124,7 @@ def test_a_server_that_hangs_ends_with_the_time(
         sent(at.port, authority.file, starttls=True, limit_s=0.25, **SIGN_IN)
     assert time.monotonic() - began < 5
     assert "within 0.25 s" in str(refused.value), refused.value
-    assert on in ("DATA", ".") or "it may have been delivered" not in str(refused.value)
+    assert on == "." or "it may have been delivered" not in str(refused.value)
 
 
 def test_a_handshake_that_hangs_ends_with_the_time(server: Any, authority: Authority) -> None:
