@@ -110,7 +110,10 @@ class StopResult(StrEnum):
 
 _REFUSALS: Mapping[StopResult, tuple[int, str]] = {
     StopResult.NOT_RUNNING: (404, "This exchange does not run."),
-    StopResult.NOT_STOPPABLE: (409, "Only a stream over HTTP can be stopped, until its last event."),
+    StopResult.NOT_STOPPABLE: (
+        409,
+        "Only a running stream can be stopped, and not in the background.",
+    ),
 }
 
 

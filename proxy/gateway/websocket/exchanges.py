@@ -27,6 +27,7 @@ from proxy.foundation.ids import exchange_id
 from proxy.foundation.slices import until_done
 from proxy.gateway.authentication import about_key
 from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.metering import CutReason
 from proxy.gateway.exchange.opener import ExchangeOpener, checked
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.exchange.stored_response import owner_of
@@ -78,14 +79,13 @@ class SessionExchanges:
         live: set[LiveExchange],
         owners: ExchangeOwners,
         headers: CIMultiDictProxy[str],
-        ran_short: Callable[[], None],
+        cut: Callable[[CutReason], None],
         stop: Callable[[], None],
     ) -> None:
         """`authenticate`: returns the session's key, or raises ApiError if it is not valid any more. `model`: the
         client's name of the session's model; empty: each request names a model, and the last one counts. `headers`:
-        those of the handshake. `ran_short`: called when the cost of an exchange exceeds the budget. `stop`: ends the
-        session at once."""
-        self._ran_short, self._stop = ran_short, stop
+        those of the handshake. `cut`: ends the session after the current message. `stop`: ends it at once."""
+        self._cut, self._stop = cut, stop
         self.line: Line | None = None
         self.tokens = 0
         """tokens of the exchanges that have ended"""
@@ -288,13 +288,13 @@ class SessionExchanges:
                     meter.tally.hold(AnswerText(route.counter.room))
             turn = Turn(
                 open_exchange, meter, facts, self._ports.estimator,
-                route=route, project_id=key.project_id, began_at=monotonic(), stop=self._stop,
+                route=route, project_id=key.project_id, began_at=monotonic(), cut=self._cut, stop=self._stop,
             )  # fmt: skip
         except BaseException:
             open_exchange.close(Outcome.CRASHED, now=monotonic(), details=EntryDetails(failed="proxy_bug"))
             raise
         if key.on_exhausted is OnExhausted.CUT and turn.spending.limited:
-            open_exchange.reservation.on_short = self._ran_short
+            open_exchange.reservation.on_short = partial(self._cut, CutReason.BUDGET)
         self.open.add(turn)
         self._live.add(turn)
         self._owners.began(turn.exchange_id, key.key_id)
@@ -340,14 +340,14 @@ class SessionExchanges:
 
     def drop(self) -> None:
         """Drop the references to the session: a cycle would live until a garbage collection."""
-        self._ran_short = self._stop = _nothing
+        self._cut = self._stop = _nothing
 
     def generated(self) -> int:
         """Estimated completion tokens of the running exchanges."""
         return sum(turn.spending.generated(turn.meter) for turn in self.open if turn.runs)
 
 
-def _nothing() -> None: ...
+def _nothing(_reason: CutReason | None = None) -> None: ...
 
 
 async def _readable(message: bytes) -> bytes:

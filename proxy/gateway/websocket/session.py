@@ -19,9 +19,11 @@ from typing import Any
 
 from msgspec import structs
 
+from proxy.billing.details import STOPPED_BY_OPERATOR
 from proxy.foundation.slices import in_slices
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.metering import CutReason
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import TimeLimits
@@ -58,6 +60,7 @@ _ERRORS: Mapping[Event, Callable[[], ApiError]] = {
     Event.STOP_NOW: errors.shutting_down,
     Event.BUG: errors.internal,
 }
+_STOPPED = Close(POLICY, "The operator has stopped this session.")
 _AWAY = Closed(GOING_AWAY, by_peer=False)
 _TOO_MANY_REFUSED = Closed(POLICY, "Too many messages were refused.", by_peer=False)
 
@@ -78,12 +81,13 @@ class Session:
         dial: Dial,
         names_models: bool,
     ) -> None:
-        """`exchanges`: makes the session's, with `ran_short` and `stop`. `limits`: those that apply until a provider is
+        """`exchanges`: makes the session's, with `cut` and `stop`. `limits`: those that apply until a provider is
         connected. `dial`: connects to a provider of a route, for the first request. `names_models`: each request names
         its model."""
         self._client = client
         self._wire = wire
-        self._exchanges = exchanges(ran_short=self.ran_short, stop=self.stop_now)
+        self._exchanges = exchanges(cut=self.cut, stop=self.stop_now)
+        self._cut_reason: CutReason | None = None
         self._ports = ports
         self._limits = limits
         self._dial = dial
@@ -130,8 +134,10 @@ class Session:
         """The grace time is over."""
         self._happened(Event.STOP_NOW)
 
-    def ran_short(self) -> None:
-        """The cost of an exchange exceeds the budget: cut after the current message."""
+    def cut(self, reason: CutReason) -> None:
+        """End the session, with its exchanges, after the current message."""
+        if self._cut_reason is not CutReason.OPERATOR:
+            self._cut_reason = reason
         asyncio.get_running_loop().call_soon(self._happened, Event.BUDGET_CUT)
 
     # -- what happens
@@ -153,6 +159,8 @@ class Session:
             self._over.set()
             if transition.end is End.CLIENT_LEFT and self._left_at == 0.0:
                 self._note(policy="cancel")
+            if self._is_stopped_by_operator:
+                self._note(failed=STOPPED_BY_OPERATOR)
             self._exchanges.end_all(self._end)
 
     @property
@@ -160,6 +168,12 @@ class Session:
         """How exchanges end with the session."""
         end = None if self._last is None else self._last[1].end
         return End.BUG if end is None else end
+
+    @property
+    def _is_stopped_by_operator(self) -> bool:
+        """Whether an operator has ended the session."""
+        is_cut = self._last is not None and self._last[0] is Event.BUDGET_CUT
+        return is_cut and self._cut_reason is CutReason.OPERATOR
 
     def _note(self, **details: str) -> None:
         for turn in self._exchanges.open:
@@ -412,13 +426,17 @@ class Session:
         line = self._exchanges.line
         assert transition.client is not None
         assert transition.provider is not None
+        of_client, error = transition.client, _ERRORS.get(event)
+        if self._is_stopped_by_operator and transition.sends_error:
+            of_client, error = _STOPPED, errors.stopped_by_operator
         if transition.sends_error:
+            assert error is not None
             try:
                 async with asyncio.timeout(CLOSE_S):
-                    await self._say(_ERRORS[event](), None)
+                    await self._say(error(), None)
             except TimeoutError:
                 pass
-        sides = [_closed(self._client, transition.client, closed)]
+        sides = [_closed(self._client, of_client, closed)]
         if line is not None:
             sides.append(_closed(line.socket, transition.provider, closed or _AWAY))
         await asyncio.gather(*sides)

@@ -13,6 +13,7 @@ from proxy.foundation.slices import until_done
 from proxy.gateway.exchange.body import unread
 from proxy.gateway.exchange.ending import close_counted
 from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.metering import CutReason
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
 from proxy.gateway.exchange.running import ExchangeSnapshot, snapshot
 from proxy.gateway.exchange.spending import Spending
@@ -37,9 +38,11 @@ class Turn:
         route: Route,
         project_id: str,
         began_at: float,
+        cut: Callable[[CutReason], None],
         stop: Callable[[], None],
     ) -> None:
-        """`began_at`: by `time.monotonic`. `stop`: ends the session at once."""
+        """`began_at`: by `time.monotonic`. `cut`: ends the session after the current message. `stop`: ends it at
+        once."""
         self.exchange_id = open_exchange.opened.exchange_id
         self.open_exchange = open_exchange
         self.facts = facts
@@ -54,6 +57,7 @@ class Turn:
         self.details = EntryDetails(transport="websocket")
         self.named = False
         """the id of the answer is known"""
+        self._cut = cut
         self._stop = stop
         self._events = self._size = 0  # those written to the client
         self._first_token_at: float | None = None
@@ -147,8 +151,9 @@ class Turn:
         )
 
     def stop_stream(self) -> bool:
-        """As `LiveExchange.stop_stream`. False: only the whole session can be ended, with its other exchanges."""
-        return False
+        """An operator stops it: its session ends, with all exchanges of the session."""
+        self._cut(CutReason.OPERATOR)
+        return not self.ended
 
     def shut_down(self) -> None:
         """The grace time is over."""

@@ -11,6 +11,7 @@ from aiohttp import WSServerHandshakeError
 
 from proxy.billing.record import BillableParts, Outcome, Price, Rates
 from proxy.billing.reservation import DenialReason
+from proxy.gateway.exchange.metering import CutReason
 from tests.gateway.inprocess import KEY, Everybody
 from tests.gateway.websocket.sockets import (
     TRANSCRIPT,
@@ -92,12 +93,26 @@ async def test_an_answer_is_cut_when_its_budget_is_used_up(on: Stage) -> None:
     async with on.answering() as (client, link):
         (turn,) = on.gateway.handler.live
         await tell(client, link, begun(), said("Drei"))
-        on.session.ran_short()
+        on.session.cut(CutReason.BUDGET)
         assert await client.hear_failure() == ("insufficient_quota", 1008)
         await link.until_gone()
         assert turn not in on.gateway.handler.live
     record = await on.record()
     assert (record.outcome, record.bills) == (Outcome.BUDGET_CUT, BillableParts.EVERYTHING)
+
+
+async def test_an_operator_stops_it_with_its_session(on: Stage) -> None:
+    async with on.answering() as (client, link):
+        (turn,) = on.gateway.handler.live
+        await tell(client, link, begun(), said("Drei"))
+        assert turn.stop_stream() is True
+        on.session.cut(CutReason.BUDGET)  # it may be used up at the same time
+        assert await client.hear_failure() == ("stopped_by_operator", 1008)
+        await link.until_gone()
+        assert turn.stop_stream() is False
+    record = await on.record()
+    assert (record.outcome, record.bills) == (Outcome.BUDGET_CUT, BillableParts.EVERYTHING)
+    assert record.details["failed"] == "stopped_by_operator"
 
 
 async def test_a_request_is_held_for_with_its_conversation(tmp_path: Path) -> None:
