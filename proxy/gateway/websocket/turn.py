@@ -152,8 +152,10 @@ class Turn:
 
     def stop_stream(self) -> bool:
         """An operator stops it: its session ends, with all exchanges of the session."""
+        if self.ended:  # the session may have a later one
+            return False
         self._cut(CutReason.OPERATOR)
-        return not self.ended
+        return True
 
     def shut_down(self) -> None:
         """The grace time is over."""

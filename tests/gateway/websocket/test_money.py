@@ -109,10 +109,20 @@ async def test_an_operator_stops_it_with_its_session(on: Stage) -> None:
         on.session.cut(CutReason.BUDGET)  # it may be used up at the same time
         assert await client.hear_failure() == ("stopped_by_operator", 1008)
         await link.until_gone()
-        assert turn.stop_stream() is False
+        assert turn.stop_stream() is False, "it has ended"
     record = await on.record()
     assert (record.outcome, record.bills) == (Outcome.BUDGET_CUT, BillableParts.EVERYTHING)
     assert record.details["failed"] == "stopped_by_operator"
+
+
+async def test_an_exchange_that_has_ended_does_not_end_its_session(on: Stage) -> None:
+    async with on.answering() as (client, link):
+        (turn,) = on.gateway.handler.live
+        await tell(client, link, begun(), said("Drei"), done())
+        assert turn.stop_stream() is False
+        await ask(client, link)
+        await tell(client, link, begun(), said("Vier"), done())
+    assert {(await on.record()).outcome, (await on.record(1)).outcome} == {Outcome.SERVED}
 
 
 async def test_a_request_is_held_for_with_its_conversation(tmp_path: Path) -> None:
