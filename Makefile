@@ -42,7 +42,7 @@ demo: $(RUNTIME) ## a tour: streams through the proxy into a ledger, in under a 
 # The tests start hundreds of processes: each reads what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest -q
-TOGETHER := -n 3 --dist worksteal
+TOGETHER := -n 3
 # What opens no process, socket or database; all that Python and pip give, but what costs most; what costs most; what
 # needs a program beside them.
 FAST := not process and not io and not external and not thorough and not slow and not real
@@ -72,7 +72,7 @@ test-thorough: $(READY) ## what costs more than make test may take: whole deploy
 	@$(PYTEST) $(TOGETHER) -m "$(THOROUGH)"
 
 check-deploy: $(READY) ## tests that need another program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Podman, Node, curl, Chromium, a C compiler, or root and network namespaces
-	@$(PYTEST) -n 2 --dist worksteal -m "$(DEPLOY)"
+	@$(PYTEST) -n 2 -m "$(DEPLOY)"
 
 coverage: $(READY)     ## branch coverage of make test, make test-thorough and make check-deploy, subprocesses included
 	@rm -f .coverage .coverage.*

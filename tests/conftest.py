@@ -14,9 +14,8 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.support import cost
+from tests.support import cost, workers
 from tests.support.processes import Refusals
-from tests.support.workers import work_less
 
 # Who uses one of these fixtures, or a fixture in one of these kinds, uses a process.
 PROCESS_FIXTURES = frozenset(
@@ -54,8 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.io)
         if not EXTERNAL_FIXTURES.isdisjoint(fixtures):
             item.add_marker(pytest.mark.external)
-    # At the end no worker should wait for another's.
-    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """First what waits, then what starts processes: at the end no worker should wait for another's."""
+    if item.get_closest_marker("waits"):
+        return 0
+    return 1 if item.get_closest_marker("process") else 2
 
 
 @pytest.hookimpl(wrapper=True)
@@ -116,14 +121,12 @@ class Promised:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     cost.add_options(parser)
+    workers.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load what runs tests where tests run, and what reads the reports of workers in the controller."""
     cost.register(config)
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0) or config.option.collectonly:
-        config.pluginmanager.import_plugin("tests.support.fixtures")
-    if hasattr(config, "workerinput"):
-        work_less(config)
-    if os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
+    config.pluginmanager.register(workers)
+    config.pluginmanager.import_plugin("tests.support.fixtures")
+    if os.environ.get("CI") == "true":
         config.pluginmanager.register(Promised(), "promised")

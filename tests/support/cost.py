@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -27,7 +27,6 @@ from tests.support.reference_loop import ReferenceLoop
 
 DEAREST = 50
 _PROPERTY = "cpu_s"
-_COLLECTION = "collection_cpu_s"
 _TICKS_IN_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -59,23 +58,11 @@ def add_options(parser: pytest.Parser) -> None:
 
 def register(config: pytest.Config) -> None:
     """Measure this run if an option wants it."""
-    by_test = bool(config.getoption("--cost"))
-    if not by_test and not config.getoption("--asked-cpu-s"):
+    if config.getoption("--cost"):
+        config.pluginmanager.register(TestCosts(), "test_costs")
+    elif not config.getoption("--asked-cpu-s"):
         return
-    if by_test and not config.getoption("numprocesses", 0):
-        config.pluginmanager.register(TestCosts(config), "test_costs")
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(RunCost(config), "run_cost")
-    else:
-        config.pluginmanager.register(WorkerEnd(), "worker_end")
-
-
-class WorkerEnd:
-    """In a worker: the process that others are copies of is ended and reaped, so that it is counted."""
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        end_copying()
+    config.pluginmanager.register(RunCost(config), "run_cost")
 
 
 class TestCosts:
@@ -86,16 +73,11 @@ class TestCosts:
     """
 
     __test__ = False
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._last_s = 0.0
+    _last_s: Mapping[int, float]
+    """At the end of the last test, by process id: one that runs tests is a copy, and begins with none"""
 
     def pytest_collection_finish(self) -> None:
-        self._last_s = tree_cpu_s()
-        output = getattr(self._config, "workeroutput", None)
-        if output is not None:
-            output[_COLLECTION] = self._last_s
+        self._last_s = {os.getpid(): tree_cpu_s()}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -103,10 +85,10 @@ class TestCosts:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if call.when == "teardown":
-            began = time.process_time()
+            began, pid = time.process_time(), os.getpid()
             now_s = tree_cpu_s()
-            report.user_properties.append((_PROPERTY, now_s - self._last_s))
-            self._last_s = now_s + time.process_time() - began  # what measuring costs is no test's
+            report.user_properties.append((_PROPERTY, now_s - self._last_s.get(pid, 0.0)))
+            self._last_s = {pid: now_s + time.process_time() - began}  # what measuring costs is no test's
         return report
 
 
@@ -118,18 +100,15 @@ class RunCost:
     loop: ReferenceLoop = field(default_factory=ReferenceLoop)
     began_s: float = field(default_factory=time.monotonic)
     by_test: dict[str, float] = field(default_factory=dict)
-    collections_s: list[float] = field(default_factory=list)
+    collection_s: float = 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name == _PROPERTY:
                 self.by_test[report.nodeid] = cast("float", value)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: object) -> None:
-        output: dict[str, float] = getattr(node, "workeroutput", {})
-        if _COLLECTION in output:
-            self.collections_s.append(output[_COLLECTION])
+    def pytest_collection_finish(self) -> None:
+        self.collection_s = tree_cpu_s()
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -155,12 +134,12 @@ class RunCost:
             folder = str(PurePosixPath(name.partition("::")[0]).parent)
             folders[folder] += used_s  # type: ignore[assignment]  # a Counter adds up whatever numbers it is given
             tests[folder] += 1
-        rest_s = cpu_s - sum(self.by_test.values()) - sum(self.collections_s)
+        rest_s = cpu_s - sum(self.by_test.values()) - self.collection_s
         yield f"{'CPU-s':>8} {'tests':>6}  folder"
         for folder, used_s in folders.most_common():
             yield f"{used_s:8.1f} {tests[folder]:6}  {folder}"
-        yield f"{sum(self.collections_s):8.1f} {'':6}  (collection, in {len(self.collections_s)} workers)"
-        yield f"{rest_s:8.1f} {'':6}  (the rest: pytest's own start and end)"
+        yield f"{self.collection_s:8.1f} {'':6}  (imports and collection)"
+        yield f"{rest_s:8.1f} {'':6}  (the rest: reports, and the ends of processes)"
         yield ""
         yield f"{'CPU-s':>8}  the {DEAREST} dearest tests"
         for name, used_s in Counter(self.by_test).most_common(DEAREST):

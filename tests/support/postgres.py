@@ -28,6 +28,7 @@ import pytest
 from proxy.ledger.schema.migrate import migrate
 from tests.support.net import free_port
 from tests.support.waiting import wait_until
+from tests.support.workers import folder_of_the_run
 
 START_S_MAX = 30.0
 # A role without special rights, as in real life: limits that spare a superuser do not spare it.
@@ -323,9 +324,7 @@ def _with_ledger(cluster: Path) -> Path:
 @pytest.fixture(scope="session")
 def postgres_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a fresh cluster, to make servers of (`own_server`): made once for all workers of the run."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
+    folder = folder_of_the_run(tmp_path_factory)
     cluster = folder / "postgres-cluster"
     with (folder / "postgres-cluster.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

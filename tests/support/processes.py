@@ -32,6 +32,18 @@ CLEAN.set_forkserver_preload(
 )  # fmt: skip
 
 
+def begin_copying() -> None:
+    """Start the process that others are copies of: this process and its own copies then use one."""
+    forkserver.ensure_running()
+    os.register_at_fork(after_in_child=_use_the_started_one)
+
+
+def _use_the_started_one() -> None:
+    # Whether it runs, only its parent can see; and it is its parent that ends it.
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+    forkserver._forkserver._forkserver_pid = None  # type: ignore[attr-defined]
+
+
 def end_copying() -> None:
     """End the process that others are copies of, and reap it: only then are its CPU-seconds, and theirs, counted."""
     forkserver._forkserver._stop()  # type: ignore[attr-defined]

@@ -14,13 +14,15 @@ from tests.support.cost import verdict
 ROOT = Path(__file__).parents[2]
 
 CONFTEST = """
-from tests.support import cost
+from tests.support import cost, workers
 
 def pytest_addoption(parser):
     cost.add_options(parser)
+    workers.add_options(parser)
 
 def pytest_configure(config):
     cost.register(config)
+    config.pluginmanager.register(workers)
 """
 TESTS = """
 import subprocess, sys
@@ -42,7 +44,20 @@ def test_a_child_is_counted_for_its_test_and_the_last_line_is_pytests_own(tmp_pa
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_two.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:schemathesis", "-p", "no:valkey"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        workers,
+        "-p",
+        "no:schemathesis",
+        "-p",
+        "no:valkey",
+        "-p",
+        "no:xdist",
+    ]
     options = ["--cost", "--asked-cpu-s", "300", "--asked-wall-s", "180", "--rootdir", str(tmp_path), str(tmp_path)]
     lines = subprocess.run(
         [*command, *options], cwd=ROOT, capture_output=True, text=True, check=True
