@@ -1,7 +1,8 @@
 """Lists of budgets: filtered, ordered and paged.
 
 Invariants: the list has the budgets of keys that are not revoked, of accounts and of rules, used or not: of unused keys
-the UNUSED_LISTED_MAX newest, and of the counters of rules the RULES_LISTED_MAX that are used the most.
+the UNUSED_LISTED_MAX newest, of unused accounts UNUSED_MAX, and of the counters of rules the RULES_LISTED_MAX that are
+used the most.
 """
 
 from __future__ import annotations
