@@ -63,9 +63,9 @@ def _seeded(
     it."""
     found = {one.counter_id: one for one in counters}
     known = {one.counter_id for one in counters if one.spent is not None}
+    of_scopes = [one for one in of_scopes if one.scope_id not in known or one.limits.prepaid]
     missing = [one for subject in of_scopes for one in _counters(subject, now) if one[0] not in known]
-    without = {scope_of(counter_id) for counter_id, _ in missing}
-    charged = _with_balance(engine, [one for one in of_scopes if one.scope_id in without])
+    charged = _with_balance(engine, of_scopes) if missing else set()
     read = [one for one in missing if scope_of(one[0]) in charged][:UNUSED_MAX]
     totals = [(one.counter_id, one.since, one.amount) for one in sums(engine, read)] if read else []
     totals += [(counter_id, since, 0) for counter_id, since in missing if scope_of(counter_id) not in charged]

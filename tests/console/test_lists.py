@@ -78,7 +78,7 @@ def test_accounts_are_found_by_text_and_in_order(stand: Stand) -> None:
     assert (page["total_count"], page["total_pages"], len(page["accounts"])) == (6, 3, 2)
 
 
-def test_budgets_are_found_by_text_and_status_the_fullest_first(stand: Stand) -> None:
+def test_budgets_are_found_by_text_and_status_the_fullest_first(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: one answer had all budgets, 3 MB of ten thousand, and the page sorted and searched them."""
     for number, alias in enumerate(("anna", "bert", "carl", "dora"), 1):
         stand.key(f"key-{number}", alias=alias, limits=Limits(budget_nusd=10 * USD))
@@ -110,6 +110,8 @@ def test_budgets_are_found_by_text_and_status_the_fullest_first(stand: Stand) ->
     (first,) = stand.get("/v1/budgets?size=1")["data"]
     assert (first["status"], first["used_ratio"], first["scope_kind"]) == ("exhausted", 1.0, "key")
     assert stand("GET", "/v1/budgets?status=spent").body["error"]["param"] == "status"
+    monkeypatch.setattr("proxy.reports.budget_states.UNUSED_MAX", 0)
+    assert found("q=dora") == ["dora"], "a key without charges needs no read of the ledger"
 
 
 def test_exchanges_are_found_by_what_people_have(stand: Stand) -> None:
