@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ from proxy.gateway.key_info.allowance import ANSWERS_MAX
 from proxy.keys.narrowing import narrowed_text
 from proxy.ledger.accounts.account_store import AccountStore
 from tests.console.browsing import PHONE, choose, heading, see, sign_in, width
+from tests.console.serving import opened
 from tests.console.stand import CONFIG, SECRET, Answered, Stand
 from tests.ledger.entries import a_ledger
+from tests.support.tokenweir import Tokenweir
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -168,12 +171,15 @@ def test_a_thief_cannot_lock_the_owner_out_before_the_grace_has_ended(stand: Sta
 
 def test_a_rotation_that_another_change_has_overtaken_is_refused(stand: Stand) -> None:
     """The proxy that serves it may know the key as it was half a second before."""
-    stand.key()
+    secret = stand.key()
     before = stand.keys.one("key-1")
     new = {"digest": b"n" * 32, "hint": "tw-…", "old_until": time.time() + 9}
     stand.keys.rotate("key-1", digest=b"o" * 32, hint="tw-…", old_until=0.0)
     with pytest.raises(ValueError, match="cannot rotate it now"):
         stand.keys.rotate("key-1", **new, holder_digest=before.digest)
+    overtaken = rotate(stand, secret)  # nothing has told this proxy of the change
+    assert refusal(overtaken) == (409, "rotated_recently")
+    assert stand.keys.one("key-1").digest == b"o" * 32
     stand.keys.block("key-1")
     with pytest.raises(ValueError, match="cannot rotate it now"):
         stand.keys.rotate("key-1", **new, holder_digest=b"o" * 32)
@@ -204,6 +210,25 @@ def test_who_may_not_rotate(stand: Stand, tmp_path: Path) -> None:
             assert refusal(rotate(off, again, where)) == (403, "rotation_not_allowed")
     assert off.get("/v1/me", key=again)["may_rotate"] is False
     off.close()
+
+
+@pytest.mark.thorough
+def test_every_process_of_a_port_rotates_and_knows_the_new_secret(tokenweir: Callable[..., Tokenweir]) -> None:
+    one = tokenweir(options=("--workers", "2"), key_rotation=True)
+
+    def ask(secret: str, path: str, body: Any = None) -> tuple[int, Any]:
+        response = opened(one.url, path, secret, body)
+        return response.status, json.loads(response.read())
+
+    for number in range(4):  # whichever process answers
+        secret = one.key(f"key {number}")
+        status, rotated = ask(secret, "/v1/me/rotate", {})
+        assert status == 200, rotated
+        assert ask(rotated["key"], "/v1/me/rotate", {})[0] == 409
+        assert {ask(rotated["key"], "/v1/me")[0] for _ in range(6)} == {200}
+        status, prices = ask(secret, "/v1/me/prices?model=scripted-model")
+        assert (status, prices["data"][0]["usd"]["output"]) == (200, "0.41")
+    assert one.stop() == 0
 
 
 def test_a_holder_sees_prices_and_rotates_in_the_console(stand: Stand, page: Page) -> None:

@@ -28,7 +28,7 @@ from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
 from proxy.ledger.accounts.account_store import UnknownAccountError
 from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
-from proxy.ledger.accounts.key_store import UnknownKeyError
+from proxy.ledger.accounts.key_store import KeyChangedError, UnknownKeyError
 from proxy.ledger.grants.store import UnknownGrantError
 from proxy.ledger.limit_rules import UnknownRuleError
 from proxy.reports.statement_mail import AlreadySentError
@@ -166,6 +166,8 @@ def _refused(refusal: ValueError) -> ApiError:
         return ApiError(502, f"{refusal}.", kind="api_error", code="mail_failed")
     if isinstance(refusal, UnknownExchangeError):
         return ApiError(404, f"{refusal}.", param="exchange_id", code="exchange_not_found")
+    if isinstance(refusal, KeyChangedError):
+        return ApiError(409, f"{refusal}.", kind="conflict", code="rotated_recently")
     if isinstance(refusal, UnknownGrantError):
         return ApiError(404, f"'grant': {message}.", param=param, code="grant_not_found")
     if isinstance(refusal, UnknownRuleError):

@@ -65,6 +65,10 @@ class UnknownKeyError(KeyStoreError, UnknownNameError):
     """No key has this id, and no live key has this alias."""
 
 
+class KeyChangedError(KeyStoreError):
+    """The key has been changed since its holder was authenticated."""
+
+
 class KeyStore:
     """Creates, lists and changes keys. Every method raises LedgerUnavailable.
 
@@ -205,16 +209,16 @@ class KeyStore:
         invalid. `holder_digest`: the digest of the secret with which the holder of the key has asked for it; None: an
         operator has.
 
-        Raises KeyStoreError for a revoked key, and for the key of an identity; for a holder also if the key is blocked
-        or has another secret now, and while the secret before is still valid: nobody who knows the secret can make
-        another holder's invalid without a grace.
+        Raises KeyStoreError for a revoked key, and for the key of an identity. For a holder, raises KeyChangedError if
+        the key is blocked or has another secret now, and while the secret before is still valid: nobody who knows the
+        secret can make another holder's invalid without a grace.
         """
 
         def changed(key: ApiKey) -> ApiKey:
             if not key.has_secret:
                 raise KeyStoreError(f"the key {key.key_id} has no secret: its clients send tokens of an issuer")
             if holder_digest is not None and not self._may_rotate(key, holder_digest):
-                raise KeyStoreError(f"the key {key.key_id} was changed: its holder cannot rotate it now")
+                raise KeyChangedError(f"the key {key.key_id} was changed: its holder cannot rotate it now")
             return replace(key, digest=digest, hint=hint, old_digest=key.digest, old_until=old_until)
 
         return self._change(key_id_or_alias, changed)
