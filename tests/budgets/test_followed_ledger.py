@@ -79,7 +79,7 @@ def gates_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
     ("ledger_url", "budgets"),
     [
         ("sqlite", "local"),
-        ("postgres", "redis"),
+        pytest.param("postgres", "redis", marks=pytest.mark.thorough),
         pytest.param("sqlite", "redis", marks=pytest.mark.slow),
         pytest.param("postgres", "local", marks=pytest.mark.slow),
     ],

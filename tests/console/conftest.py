@@ -1,4 +1,4 @@
-"""A console for each test, on a ledger of its own."""
+"""A console for each test that changes something, on a ledger of its own."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 def stand(tmp_path: Path) -> Iterator[Stand]:
     engine = a_ledger(tmp_path)
     made = Stand(tmp_path, engine)
+    yield made
+    made.close()
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """One for all tests of a module that change nothing."""
+    folder = tmp_path_factory.mktemp("unchanged")
+    engine = a_ledger(folder)
+    made = Stand(folder, engine)
     yield made
     made.close()
     engine.dispose()

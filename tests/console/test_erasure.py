@@ -44,7 +44,7 @@ def test_a_value_is_forgotten(stand: Stand) -> None:
         ({"value": "bob"}, 404, "value"),
     ],
 )
-def test_what_is_wrong_is_named(stand: Stand, body: dict[str, str], status: int, param: str) -> None:
-    refused = stand("POST", "/dimension/erase", {**ERASE, **body})
+def test_what_is_wrong_is_named(unchanged: Stand, body: dict[str, str], status: int, param: str) -> None:
+    refused = unchanged("POST", "/dimension/erase", {**ERASE, **body})
     assert (refused.status, refused.body["error"]["param"]) == (status, param)
-    assert stand.get("/v1/audit")["data"] == []
+    assert unchanged.get("/v1/audit")["data"] == []

@@ -47,7 +47,7 @@ def test_the_life_of_a_grant(stand: Stand) -> None:
         ("revoke", {"grant": "nobody"}, "grant"),
     ],
 )
-def test_what_is_wrong_is_named(stand: Stand, path: str, body: dict[str, Any], param: str) -> None:
-    answer = stand("POST", f"/grant/{path}", body)
+def test_what_is_wrong_is_named(unchanged: Stand, path: str, body: dict[str, Any], param: str) -> None:
+    answer = unchanged("POST", f"/grant/{path}", body)
     assert (answer.status, answer.body["error"]["param"]) == (404 if path == "revoke" else 400, param)
-    assert stand.get("/grant/list")["grants"] == []
+    assert unchanged.get("/grant/list")["grants"] == []

@@ -103,9 +103,9 @@ def test_one_value_is_shown_and_not_in_the_audit_log(stand: Stand) -> None:
         ("update", {"limit": "nobody", "rpm_limit": 5}, "limit", "no limit has the id or the name 'nobody'"),
     ],
 )
-def test_what_is_wrong_is_named(stand: Stand, path: str, body: dict[str, Any], param: str, words: str) -> None:
-    answer = stand("POST", f"/limit/{path}", body)
+def test_what_is_wrong_is_named(unchanged: Stand, path: str, body: dict[str, Any], param: str, words: str) -> None:
+    answer = unchanged("POST", f"/limit/{path}", body)
     assert answer.status == (404 if path == "update" else 400)
     assert answer.body["error"]["param"] == param
     assert words in answer.body["error"]["message"]
-    assert stand.get("/limit/list")["limits"] == []
+    assert unchanged.get("/limit/list")["limits"] == []

@@ -170,8 +170,8 @@ def test_too_many_requests_are_left_to_the_command(used: Stand, monkeypatch: pyt
         ({"price": {"inputs": 1, "output": 1}}, "price"),
     ],
 )
-def test_what_is_wrong_is_named(stand: Stand, body: dict[str, Any], param: str) -> None:
-    refused = stand("POST", "/v1/rerate/preview", {**BODY, **body})
+def test_what_is_wrong_is_named(unchanged: Stand, body: dict[str, Any], param: str) -> None:
+    refused = unchanged("POST", "/v1/rerate/preview", {**BODY, **body})
     assert (refused.status, refused.body["error"]["param"]) == (400, param), refused
 
 

@@ -61,6 +61,7 @@ WIRES = {
 }
 
 
+@pytest.mark.thorough
 def test_nobody_waits(stand: Stand) -> None:
     port = urlsplit(stand.url).port
     assert port is not None

@@ -28,6 +28,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_PROVIDER_KEY", Tokenweir.PROVIDER_KEY)
 
 
+@pytest.mark.thorough
 async def test_a_key_counts_as_soon_as_it_is_made_and_not_for_long_when_it_is_revoked(
     running: Tokenweir, provider: ScriptedProvider, here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,7 @@ async def test_a_model_is_added_repriced_and_taken_away(running: Tokenweir, prov
     assert Decimal(entries[f"old/{name}"]["charge_usd"]) == charge(entries[f"old/{name}"], PRICE)
 
 
+@pytest.mark.thorough
 async def test_one_that_stops_says_so_at_once(running: Tokenweir, provider: ScriptedProvider) -> None:
     key, name = quick_key(running), provider.script("stopping", Shape("openai", tokens=4000, pace_ms=20))
     async with Stage(running, key) as stage:
@@ -108,6 +109,7 @@ async def test_a_wrong_file_changes_nothing(running: Tokenweir, provider: Script
         assert (await stage.whole(f"new/{name}")).status == 404
 
 
+@pytest.mark.thorough
 async def test_which_configuration_runs_is_shown(running: Tokenweir) -> None:
     def lines() -> tuple[str, str]:
         digest = status(running)["digest"]
@@ -124,6 +126,7 @@ async def test_which_configuration_runs_is_shown(running: Tokenweir) -> None:
     assert info not in probed(running, "/metrics")
 
 
+@pytest.mark.thorough
 async def test_a_secret_in_a_file_is_read_again(
     tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider
 ) -> None:
@@ -148,6 +151,7 @@ async def test_a_secret_in_a_file_is_read_again(
     assert b"canary" not in running.outputs()
 
 
+@pytest.mark.thorough
 async def test_a_provider_that_stays_the_same_keeps_its_breaker(running: Tokenweir) -> None:
     changed(
         running,
@@ -163,6 +167,7 @@ async def test_a_provider_that_stays_the_same_keeps_its_breaker(running: Tokenwe
     assert 'tokenweir_provider_breaker{provider="scripted",state="closed"} 1.0' in seen
 
 
+@pytest.mark.thorough
 async def test_without_a_proxy_nothing_is_signalled(running: Tokenweir) -> None:
     was = status(running)
     running.kill()
@@ -176,6 +181,7 @@ async def test_without_a_proxy_nothing_is_signalled(running: Tokenweir) -> None:
     assert not (running.folder / "data" / STATUS_FILE).exists()
 
 
+@pytest.mark.thorough
 async def test_another_file_than_the_running_one_is_refused(running: Tokenweir) -> None:
     other = {**status(running), "file": "/etc/other.yaml"}
     (running.folder / "data" / STATUS_FILE).write_text(json.dumps(other))
@@ -187,6 +193,7 @@ def set_price(prices: dict[str, Any], document: Any) -> None:
     document["models"]["a/*"].update(prices)
 
 
+@pytest.mark.thorough
 async def test_counters_do_not_fall(running: Tokenweir, provider: ScriptedProvider) -> None:
     key, name = quick_key(running), provider.script("counted", SHORT)
     async with Stage(running, key) as stage:
@@ -198,6 +205,7 @@ async def test_counters_do_not_fall(running: Tokenweir, provider: ScriptedProvid
             await reloaded(running)
 
 
+@pytest.mark.thorough
 async def test_a_file_that_never_ends_keeps_nothing_waiting(running: Tokenweir) -> None:
     text = running.config.read_text()
     running.config.unlink()

@@ -234,6 +234,7 @@ async def test_the_webhook_of_alerts_is_set_moved_and_unset(
     assert running.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_a_wrong_sink_changes_nothing(
     deployment: Callable[..., Tokenweir], provider: ScriptedProvider, receiver: Receiver
 ) -> None:

@@ -97,6 +97,7 @@ async def console_status(url: str, secret: Any) -> int:
         return (await client.read(PATIENCE_S)).status
 
 
+@pytest.mark.thorough
 async def test_monitors_see_one_proxy_that_is_ready(tokenweir: Start) -> None:
     first = tokenweir()
     async with await connect(first.url) as monitor:
@@ -110,6 +111,7 @@ async def test_monitors_see_one_proxy_that_is_ready(tokenweir: Start) -> None:
     assert second.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_who_waits_before_it_stops_is_replaced(tokenweir: Start, provider: ScriptedProvider) -> None:
     """After SIGTERM, in its `drain_delay_s`: its open connections are answered, and it does not wait longer."""
     first = tokenweir(drain_delay_s=60)
@@ -175,6 +177,7 @@ async def test_the_new_one_settles_what_the_old_one_leaves(tokenweir: Start, pro
     assert second.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_without_the_option_a_second_process_is_refused(tokenweir: Start) -> None:
     first = tokenweir()
     second = await taken_over(first)

@@ -10,6 +10,7 @@ import pytest
 from proxy.demo.answers import BUILT_IN, ScriptedReply, prompt_tokens, reply
 from proxy.demo.script import Script, Send, Shape
 from tests.support import sse
+from tests.support.examples import each
 from tests.support.net import ask
 
 
@@ -25,7 +26,7 @@ def generated(answer: ScriptedReply) -> int:
     return sum(step.tokens for step in answer.script.steps if isinstance(step, Send))
 
 
-@pytest.mark.parametrize("model", BUILT_IN)
+@pytest.mark.parametrize("model", each(3, BUILT_IN))
 @pytest.mark.parametrize("limit", [None, 1, 5, 24, 100])
 def test_what_is_generated_is_what_is_reported(model: str, limit: int | None) -> None:
     request = ask(model, usage=True, max_tokens=limit)

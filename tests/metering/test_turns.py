@@ -24,6 +24,7 @@ from proxy.metering.wire.parts import Parts
 from tests.metering.fixtures import GEMINI_USAGE, fed, in_pieces
 from tests.metering.hostile import DOCUMENTS, streams
 from tests.metering.said import body_of, lasts
+from tests.support.examples import each
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ def crowded(marks: int) -> dict[str, Any]:
     return {"odd": [[1, {"a": "b"}]] * (marks // 10)}
 
 
-@pytest.mark.parametrize(("dialect", "last"), lasts("x", "x"), ids=lambda value: getattr(value, "name", None))
+@pytest.mark.parametrize(("dialect", "last"), each(3, lasts("x", "x")), ids=lambda value: getattr(value, "name", None))
 @pytest.mark.parametrize("catches_up", [False, True])
 def test_a_crowded_event_is_read_however_it_is_cut(
     monkeypatch: pytest.MonkeyPatch, dialect: Dialect, last: dict[str, Any], catches_up: bool

@@ -93,7 +93,6 @@ def test_a_month_as_booked_is_its_statement(filled: Book) -> None:
     }  # fmt: skip
 
 
-@on_both_databases
 def test_unknown_amounts_are_booked_with_their_entries(book: Book) -> None:
     """Before: a re-rate in November changed the margin of October's statements: it was left out of the charges of
     October, which do not have it. Late usage was unpriced in the month in which it began."""
@@ -124,7 +123,6 @@ def test_unknown_amounts_are_booked_with_their_entries(book: Book) -> None:
         assert unknown(is_booked=True, **group) == [(0, 2, 1_012), (1, 1, 300), (0, 0, 0)], group
 
 
-@on_both_databases
 def test_providers_and_organizations_are_groups_and_filters(filled: Book) -> None:
     def by(**wanted: Any) -> dict[Any, int]:
         found, _ = read_usage(filled.engine, replace(ASKED, **wanted), 99)
@@ -139,7 +137,6 @@ def test_providers_and_organizations_are_groups_and_filters(filled: Book) -> Non
     assert charge(filled, begin=int(at("2026-10-20")) + 1, end=int(at("2026-11-02")) + 1) == 4_320_000 + 7_000
 
 
-@on_both_databases
 @pytest.mark.parametrize("is_booked", [False, True])
 def test_the_charges_of_a_period_are_those_of_usage(filled: Book, is_booked: bool) -> None:
     for month in MONTHS:
@@ -156,7 +153,6 @@ def test_the_charges_of_a_period_are_those_of_usage(filled: Book, is_booked: boo
             )
 
 
-@on_both_databases
 def test_a_rerate_and_another_price_are_told_apart(engine: Any) -> None:
     """Real prices: the second period has the same requests at twice the price, and one of the first was rerated."""
     first, second = int(YESTERDAY), int(YESTERDAY) + 3_600

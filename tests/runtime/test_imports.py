@@ -21,6 +21,7 @@ print(*sys.modules)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_only_what_every_start_needs_is_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)

@@ -24,6 +24,7 @@ from proxy.storage import postgres
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from proxy.storage.postgres import LedgerUrlError
 from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, batch_of, count, stored
+from tests.support.examples import each
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.postgres import LOCKED, MIGRATED, OWNER, PostgresServer, own_server
@@ -90,6 +91,7 @@ def shown(engine: Engine, *names: str) -> list[str]:
         return [connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in names]
 
 
+@pytest.mark.thorough
 def test_a_session_promises_the_same_whatever_the_database_says(
     server: PostgresServer, database: str, engine: Engine, store: LedgerStore
 ) -> None:
@@ -178,6 +180,7 @@ def test_what_the_url_says_of_the_connection_holds(server: PostgresServer, datab
     engine.dispose()
 
 
+@pytest.mark.thorough
 def test_several_hosts_as_libpq_takes_them(server: PostgresServer, database: str) -> None:
     engine = open_engine(f"postgresql://{OWNER}@{LOCAL}:{closed_port()},{LOCAL}:{server.port}/{database}")
     assert a_store(engine).settle(arriving(an_entry(1))) == Settled(inserted=(an_entry(1),))
@@ -236,6 +239,7 @@ def test_committed_but_the_answer_is_lost(server: PostgresServer, database: str,
     assert_sums(engine)
 
 
+@pytest.mark.thorough
 def test_ended_while_a_standby_is_waited_for(
     server: PostgresServer, database: str, engine: Engine, store: LedgerStore
 ) -> None:
@@ -259,6 +263,7 @@ def until_waiting(server: PostgresServer, database: str, what: str) -> None:
     wait_until(lambda: server.execute(asked) != [(0,)], lambda: server.execute(seen), poll_s=0.005)
 
 
+@pytest.mark.thorough
 def test_sessions_that_are_ended_again_and_again(
     server: PostgresServer, database: str, engine: Engine, store: LedgerStore
 ) -> None:
@@ -450,7 +455,7 @@ def tripping(server: PostgresServer) -> str:
     return name
 
 
-@pytest.mark.parametrize("sqlstate", STATES_OF_THE_DATABASE)
+@pytest.mark.parametrize("sqlstate", each(4, STATES_OF_THE_DATABASE))
 def test_a_state_of_the_database_is_waited_for(server: PostgresServer, tripping: str, sqlstate: str) -> None:
     engine = open_engine(server.url(tripping))
     before = count(engine, ledger_entries), count(engine, dead_letters)
@@ -462,7 +467,7 @@ def test_a_state_of_the_database_is_waited_for(server: PostgresServer, tripping:
     engine.dispose()
 
 
-@pytest.mark.parametrize("sqlstate", FAULTS_OF_A_ROW)
+@pytest.mark.parametrize("sqlstate", each(3, FAULTS_OF_A_ROW))
 def test_a_fault_of_a_row_is_its_own(server: PostgresServer, tripping: str, sqlstate: str) -> None:
     engine = open_engine(server.url(tripping))
     good = [an_entry(int(sqlstate[-3:], 36) * 100 + number) for number in range(9)]
@@ -473,6 +478,7 @@ def test_a_fault_of_a_row_is_its_own(server: PostgresServer, tripping: str, sqls
     engine.dispose()
 
 
+@pytest.mark.thorough
 def test_what_postgres_alone_cannot_hold(engine: Engine, store: LedgerStore) -> None:
     """A NUL, and a name too long for an index, even where only the day's usage has one."""
     dice = random.Random(1)
@@ -562,6 +568,7 @@ def test_a_password_with_a_question_mark_is_not_taken_for_a_parameter() -> None:
     assert "canary" not in str(raised.value)
 
 
+@pytest.mark.thorough
 def test_a_password_with_everything_in_it(server: PostgresServer, database: str) -> None:
     server.lock("p@ss:/?#[%é")
     server.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {LOCKED}", database=database)

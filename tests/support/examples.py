@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
 from unittest.mock import patch
 
 import hypothesis
+import pytest
 from hypothesis.internal.conjecture import providers
 
 AT_RANDOM = os.environ.get("HYPOTHESIS_PROFILE") == "random"
-_FEWEST = 7
+_FEWEST = 5
 # Of faults at random. Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 
 
 def examples(count: int) -> int:
-    """Of a test that tries `count` in `make faults`: a fifteenth of them in the gate, and some."""
-    return count if AT_RANDOM else max(count // 15, min(count, _FEWEST))
+    """Of a test that tries `count` in `make faults`: a twentieth of them in the gate, and some."""
+    return count if AT_RANDOM else max(count // 20, min(count, _FEWEST))
 
 
 def repeats(count: int, *, gate: int) -> int:
     """Of a loop or a walk of `count` steps in `make faults`: `gate` of them in the gate. The test needs the mark
     `hypothesis`, by which `make faults` selects it."""
     return count if AT_RANDOM else gate
+
+
+def each(step: int, rows: Iterable[Any]) -> list[Any]:
+    """Rows of a table for `parametrize`, tuples of several arguments: each `step`-th in the gate, the others in
+    `make test-thorough`."""
+    return [
+        row if not number % step else pytest.param(*(row if type(row) is tuple else (row,)), marks=pytest.mark.thorough)
+        for number, row in enumerate(rows)
+    ]
 
 
 def load_profile() -> None:

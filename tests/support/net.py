@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -330,12 +331,14 @@ def closed_port() -> int:
 
 # Below the ports that systems give to outgoing connections and to who asks for any: nobody else comes upon one of these
 # between its choice and the start of a server. Each process begins elsewhere and takes none twice.
-_PORTS = islice(cycle(range(10_000, 32_000)), secrets.randbelow(22_000), None)
+@cache
+def _ports(_process: int) -> Iterator[int]:
+    return islice(cycle(range(10_000, 32_000)), secrets.randbelow(22_000), None)
 
 
 def free_port() -> int:
     """A TCP port of the loopback interface that nobody listens on just now, and that this process has not had yet."""
-    for port in _PORTS:
+    for port in _ports(os.getpid()):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock, suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port

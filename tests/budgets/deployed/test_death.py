@@ -6,6 +6,8 @@ import asyncio
 import sqlite3
 from contextlib import AsyncExitStack
 
+import pytest
+
 from tests.budgets.deployed.limited import Limited, reservation, served
 
 STREAMS = 20
@@ -30,6 +32,7 @@ async def test_a_killed_proxy_with_reservations(alone: Limited) -> None:
     assert served(await alone.many(key, alone.model(100), left + 20)) == left
 
 
+@pytest.mark.thorough
 async def test_what_waits_in_the_journal_counts_before_the_ledger_has_it(alone: Limited) -> None:
     """The ledger is locked: nothing is settled, and still nobody overspends, not even after a kill."""
     key_id, key = alone.key("--budget", "0.001", "--budget-window", "none")

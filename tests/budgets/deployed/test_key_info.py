@@ -201,6 +201,7 @@ async def test_answers_say_what_is_left_of_the_tightest_budget(limited: Limited,
     assert budget_headers(await limited.post(free, limited.model(10))) == {}
 
 
+@pytest.mark.thorough
 async def test_it_can_be_switched_off(tmp_path: Path, provider: ScriptedProvider) -> None:
     with closing(deployment(tmp_path, provider, key_info=False)) as tokenweir:
         limited = Limited(tokenweir.start(), provider)

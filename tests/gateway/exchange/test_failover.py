@@ -396,6 +396,7 @@ async def test_an_alias_is_the_model_under_another_name(pair: Pair) -> None:
     assert Decimal(line["charge_usd"]) == money(line, PRICE)
 
 
+@pytest.mark.thorough
 async def test_a_kill_while_the_second_is_asked_leaves_one_exchange_with_both(pair: Pair) -> None:
     """Settled once, by who had it; what the first did is not forgotten."""
     model = pair.plan("killed", error_script(503, "busy"), silent())

@@ -152,6 +152,7 @@ async def test_the_clock_of_a_provider_starts_when_it_is_asked(deployment: Deplo
     assert (entry["outcome"], entry["completion_tokens"]) == ("served", 3)
 
 
+@pytest.mark.thorough
 async def test_a_stream_does_not_keep_its_prompt(tokenweir: Make, provider: ScriptedProvider) -> None:
     streams, prompt = 8, "water " * 100_000
     running = tokenweir()
@@ -191,6 +192,7 @@ async def test_a_repeated_request_gets_the_stored_answer_however_it_was_framed(p
     assert len(priced.provider.log(name)) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "signals",
     [

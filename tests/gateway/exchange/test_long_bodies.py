@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.inprocess import gateway
+from tests.support.examples import each
 from tests.support.net import listening
 from tests.support.turns import nobody_waits
 
@@ -78,7 +79,8 @@ async def post(url: str, sent: bytes, *, packed: bool) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "packed"), [*((name, False) for name in BODIES), ("text", True), ("blanks", True), ("members", True)]
+    ("name", "packed"),
+    each(4, [*((name, False) for name in BODIES), ("text", True), ("blanks", True), ("members", True)]),
 )
 async def test_nobody_waits_for_a_long_body(tmp_path: Path, name: str, *, packed: bool) -> None:
     body = BODIES[name]()

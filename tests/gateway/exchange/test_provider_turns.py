@@ -16,6 +16,7 @@ import pytest
 from proxy.billing.record import UsageRecord
 from tests.gateway.inprocess import gateway
 from tests.metering.fixtures import CHAT_USAGE
+from tests.support.examples import each
 from tests.support.turns import nobody_waits
 from tests.support.waiting import until
 
@@ -128,7 +129,7 @@ SIZES = [SIZE, pytest.param(20 << 20, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks", "gzip", "close"])
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", each(3, STREAMS))
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_stream_delays_nobody(tmp_path: Path, name: str, framing: str, size: int) -> None:
     body = filled(*STREAMS[name], size)
@@ -139,7 +140,7 @@ async def test_a_stream_delays_nobody(tmp_path: Path, name: str, framing: str, s
 
 
 @pytest.mark.parametrize("framing", ["length", "gzip", "close"])
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", each(2, ANSWERS))
 @pytest.mark.parametrize("size", SIZES)
 async def test_an_answer_delays_nobody(tmp_path: Path, name: str, framing: str, size: int) -> None:
     body = filled(*ANSWERS[name], size)

@@ -378,6 +378,7 @@ def test_closed_letters_and_the_audit_log_move(years: Book, tmp_path: Path) -> N
     assert [name for name, _ in differing(years)] == ["dead letters"]
 
 
+@pytest.mark.thorough
 def test_settling_goes_on_while_a_month_is_archived(years: Book, tmp_path: Path, capsys: Any) -> None:
     """Nobody waits for long, and nothing is lost. Many more rows with TEST_LEDGER_ROWS."""
     many = int(os.environ.get("TEST_LEDGER_ROWS", "2000"))

@@ -221,6 +221,7 @@ def test_and_one_with_half_a_copy_of_another_ledger(source: Engine, target: Engi
     assert rows_of(target) == before
 
 
+@pytest.mark.thorough
 def test_a_value_that_the_database_changes_is_found(source: Engine, target: Engine) -> None:
     """By a nano-dollar, in one row. The copy stays unfinished."""
     with writing(target) as connection:
