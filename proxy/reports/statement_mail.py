@@ -141,17 +141,18 @@ def last_sent(audit_log: AuditLog, numbers: Collection[str]) -> dict[str, AuditE
     return audit_log.latest_of(SEND, numbers, (DONE,))
 
 
-def earlier_sending(audit_log: AuditLog, number: str, before: str | None = None) -> AuditEntry | None:
+def earlier_sending(audit_log: AuditLog, number: str) -> AuditEntry | None:
     """The last sending of a statement that succeeded, or whose result is unknown: it runs, or its process has crashed.
-    `before`: only those before this entry of the audit log. Raises LedgerUnavailable."""
-    return audit_log.latest_of(SEND, [number], (DONE, BEGUN), before).get(number)
+    Raises LedgerUnavailable."""
+    return audit_log.latest_of(SEND, [number], (DONE, BEGUN)).get(number)
 
 
 def send_statement(mail: StatementMail, audit_log: AuditLog, entry: PendingEntry, *, again: bool, now: float) -> None:
     """Send the mail, within an operation of the audit log. `again`: even if it was sent before. `now`: Unix seconds.
     Raises AlreadySentError, NotSendableError, MailError, LedgerUnavailable."""
     require_address(mail)
-    if not again and (earlier := earlier_sending(audit_log, mail.number, entry.act_id)) is not None:
+    earlier = audit_log.claim(entry, SEND, again=again)
+    if earlier is not None and not again:
         raise AlreadySentError(sent_text(earlier))
     settings = mail.mail
     recipients = list(dict.fromkeys(filter(None, (mail.to, settings.bcc))))

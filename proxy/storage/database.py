@@ -45,6 +45,7 @@ class Lock(IntEnum):
     KEYS = 2
     PERIODS = 3
     ARCHIVE = 4
+    AUDIT = 5
 
 
 def sqlite_url(path: Path) -> str:

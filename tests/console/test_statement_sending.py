@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.billing.period import month_from
+from proxy.ledger.accounts.audit_log import Actor, AuditLog
 from proxy.reports import statement_mail
+from proxy.reports.statement import StatementOwner, read_statement
 from tests.console.entries import MONTH
 from tests.console.mailing import CUSTOMER, SELLER, mailing
 from tests.console.stand import MAIL_PASSWORD, READER, WORKER, Stand
@@ -87,6 +91,24 @@ def test_of_operators_at_once_one_sends(both: tuple[Stand, SmtpServer]) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: sent(stand).status, range(4)))
     assert (sorted(answers), len(server.received)) == ([200, 409, 409, 409], 1)
+
+
+def test_of_operators_with_different_clocks_one_sends(both: tuple[Stand, SmtpServer]) -> None:
+    """Before: the one with the earlier time did not see the other, and both sent it."""
+    stand, server = both
+    clock = iter((2.0, 1.0))
+    audit_log, now = AuditLog(stand.engine, clock=lambda: next(clock)), datetime.now(UTC).timestamp()
+    letterhead = stand.deployed.settings.statement
+    statement = read_statement(stand.engine, StatementOwner("org_default", "organization", "default"),
+                               month_from(MONTH), None, letterhead)  # fmt: skip
+    mail, by = statement_mail.statement_mail(statement, letterhead, None), Actor("ann", "cli", None)
+    operation = partial(audit_log.operation, by, statement_mail.SEND, mail.number, mail.details)
+    send = partial(statement_mail.send_statement, mail, audit_log, again=False, now=now)
+    with operation() as first, operation() as second:
+        send(first)
+        with pytest.raises(statement_mail.AlreadySentError):
+            send(second)
+    assert len(server.received) == 1
 
 
 def test_a_failure_names_the_server_and_its_answer(

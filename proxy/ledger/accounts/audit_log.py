@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, insert, or_, select, true, update
+from sqlalchemy import ColumnElement, Engine, and_, insert, or_, select, update
 
 from proxy.foundation.secret import masked
 from proxy.ledger.schema.tables import acts
-from proxy.storage.database import LedgerUnavailable, reading, writing
+from proxy.storage.database import LedgerUnavailable, Lock, hold, reading, writing
 
 BEGUN, DONE, REFUSED, FAILED = "begun", "done", "refused", "failed"
+# The message of a begun entry that has claimed its target.
+CLAIMED = "running"
 
 # Names, aliases and addresses as typed.
 TEXT_CHARS_MAX = 256
@@ -148,14 +150,29 @@ class AuditLog:
         with reading(self._engine) as connection:
             return [AuditEntry(*row) for row in connection.execute(query)]
 
-    def latest_of(
-        self, action: str, targets: Collection[str], results: Collection[str], before: str | None = None
-    ) -> dict[str, AuditEntry]:
-        """Target → the last entry of this action with one of the results; `before`: see `latest`. Targets without one
-        are left out."""
+    def claim(self, entry: PendingEntry, action: str, *, again: bool) -> AuditEntry | None:
+        """Claim the target for this running operation; returns the other entry of the action that has claimed it
+        before, or is done. Of several operations at the same time, exactly one gets None, whatever clocks say.
+        `again`: claim it in any case."""
+        is_taken = or_(_COLUMNS.result == DONE, and_(_COLUMNS.result == BEGUN, _COLUMNS.words == CLAIMED))
+        others = select(acts).where(
+            _COLUMNS.action == action,
+            _COLUMNS.target == _short(entry.target),
+            _COLUMNS.act_id != entry.act_id,
+            is_taken,
+        )
+        with writing(self._engine) as connection:
+            hold(connection, Lock.AUDIT)
+            found = connection.execute(others.order_by(_COLUMNS.act_id.desc()).limit(1)).first()
+            if found is None or again:
+                mine = update(acts).where(_COLUMNS.act_id == entry.act_id)
+                connection.execute(mine.values(words=CLAIMED))
+        return None if found is None else AuditEntry(*found)
+
+    def latest_of(self, action: str, targets: Collection[str], results: Collection[str]) -> dict[str, AuditEntry]:
+        """Target → the last entry of this action with one of the results. Targets without one are left out."""
         query = select(acts).where(
-            _COLUMNS.action == action, _COLUMNS.target.in_(targets), _COLUMNS.result.in_(results),
-            true() if before is None else _COLUMNS.act_id < before,
+            _COLUMNS.action == action, _COLUMNS.target.in_(targets), _COLUMNS.result.in_(results)
         )  # fmt: skip
         with reading(self._engine) as connection:
             found = [AuditEntry(*row) for row in connection.execute(query.order_by(_COLUMNS.act_id))]
