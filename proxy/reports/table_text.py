@@ -72,7 +72,8 @@ def why(entry: LedgerEntry) -> str:
         return f"{EntryKind.ATTEMPT} {entry.seq}: {entry.provider} {details.failed or '?'}"
     if entry.usage_source == "estimated":
         error = details.expected_error
-        source = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")
+        source = "estimated" + ("" if entry.estimator is None else f" by {entry.estimator}")
+        source += f", ±{error:.0%}" if isinstance(error, float) else ""
     else:
         source = {"reported": "reported by the provider", "none": "no usage known"}[entry.usage_source]
     hidden = details.hidden_reasoning

@@ -179,7 +179,8 @@ def test_a_wrong_type_is_named_as_json_names_it(stand: Stand) -> None:
     wrong: list[tuple[str, Any, str]] = [
         ("max_budget", "5", "'max_budget': must be a number from 0 to 1,000,000 or null, not text."),
         ("max_budget", 1e9, "'max_budget': must be a number from 0 to 1,000,000 or null."),
-        ("rpm_limit", 1.5, "'rpm_limit': must be a whole number from 1 to 1,000,000,000 or null, not a number."),
+        ("rpm_limit", 1.5,
+         "'rpm_limit': must be a whole number from 1 to 1,000,000,000 or null, not a decimal number."),
         ("prepaid", 1, "'prepaid': must be true or false, not a whole number."),
         ("models", "one", "'models': must be a list of at most 1,000 elements or null, not text."),
         ("key_alias", "", "'key_alias': must be text of 1 to 128 characters."),

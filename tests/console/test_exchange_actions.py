@@ -117,6 +117,8 @@ def test_what_is_wrong_is_named_and_changes_nothing(stand: Stand) -> None:
         for dry_run in (True, False):
             refused = stand("POST", f"{path}/adjust", {**body, "dry_run": dry_run})
             assert (refused.status, refused.body["error"]["param"]) == (status, param), (body, refused.body)
+    finer = stand("POST", f"{path}/adjust", {"reason": "why", "charge_usd": "0.0000000001"}).body["error"]["message"]
+    assert "from 0 to 1000000 with up to 9 decimals" in finer
     unknown = stand("POST", "/v1/exchanges/nobody/adjust", {"reason": "why", "charge_usd": "1"})
     assert (unknown.status, unknown.body["error"]["code"]) == (404, "exchange_not_found")
     assert stand.get(path)["adjustments"] == []

@@ -79,7 +79,12 @@ def test_a_reseller_does_not_name_its_providers(hiding: tuple[Stand, bool]) -> N
     stand, hides = hiding
     secret = stand.key("key-1")
     served = replace(
-        entry(0), provider="secretcorp", upstream_model="secret-large", details={**entry(0).details, **DETAILS}
+        entry(0),
+        provider="secretcorp",
+        upstream_model="secret-large",
+        usage_source="estimated",
+        estimator="reference-2",
+        details={**entry(0).details, **DETAILS},
     )
     settle(stand.engine, served, node=None)
     stream = running(1, key_id="key-1", provider="secretcorp")
@@ -93,6 +98,7 @@ def test_a_reseller_does_not_name_its_providers(hiding: tuple[Stand, bool]) -> N
         assert {"/v1/exchanges", "/v1/exchanges/{exchange_id}", "/v1/live"} <= telling
     shown = stand.get(f"/v1/exchanges/{served.exchange_id}", key=secret)
     assert (shown["provider"], shown["upstream_model"]) == ((None, None) if hides else ("secretcorp", "secret-large"))
+    assert "None" not in shown["explanation"]
     assert shown["charge_usd"] == stand.get(f"/v1/exchanges/{served.exchange_id}")["charge_usd"]
     assert stand.get(f"/v1/exchanges/{served.exchange_id}")["provider"] == "secretcorp", "an operator"
     day = int(YESTERDAY)

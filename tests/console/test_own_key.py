@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +188,15 @@ def test_a_rotation_that_another_change_has_overtaken_is_refused(stand: Stand) -
     stand.keys.rotate("key-1", **new, holder_digest=b"o" * 32)
     with pytest.raises(ValueError, match="cannot rotate it now"):
         stand.keys.rotate("key-1", digest=b"p" * 32, hint="tw-…", old_until=0.0, holder_digest=b"n" * 32)
+
+
+def test_of_rotations_at_once_one_succeeds(stand: Stand) -> None:
+    """Before: the others got 400 `invalid_value`, as if the request were wrong."""
+    secret = stand.key()
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: rotate(stand, secret), range(4)))
+    assert sorted(one.status for one in answers) == [200, 409, 409, 409]
+    assert {refusal(one)[1] for one in answers if one.status == 409} == {"rotated_recently"}
 
 
 def test_who_may_not_rotate(stand: Stand, tmp_path: Path) -> None:

@@ -168,11 +168,13 @@ def test_too_many_requests_are_left_to_the_command(used: Stand, monkeypatch: pyt
         ({"price": {"input": 1}}, "price"),
         ({"price": {"input": "${HOME}", "output": 1}}, "price"),
         ({"price": {"inputs": 1, "output": 1}}, "price"),
+        ({"price": {}}, "price"),
     ],
 )
 def test_what_is_wrong_is_named(unchanged: Stand, body: dict[str, Any], param: str) -> None:
     refused = unchanged("POST", "/v1/rerate/preview", {**BODY, **body})
     assert (refused.status, refused.body["error"]["param"]) == (400, param), refused
+    assert "\n" not in refused.body["error"]["message"]
 
 
 def test_who_may_apply(used: Stand) -> None:

@@ -103,6 +103,7 @@ def test_an_operator_stops_a_stream_and_what_was_delivered_is_billed(
                 assert (status, body["error"]["code"]) == (409, "exchange_not_stoppable")
             else:
                 assert (status, body["status"]) == (200, "stopped")
+        assert stop(next(one["id"] for one in running if one["model"] == "late"))[0] == 200, "it waits for an event"
         bodies = [cut_body(stream.result()) for stream in streams]
         assert json.loads(whole.result().read())["usage"]["completion_tokens"] == 5
     for body in bodies:
@@ -117,5 +118,5 @@ def test_an_operator_stops_a_stream_and_what_was_delivered_is_billed(
             assert float(entry["charge_usd"]) > 0
     assert stop(running[0]["id"])[1]["error"]["code"] == "exchange_not_running"
     _, audit = answer(one.console_url, "/v1/audit?action=exchange.stop", SECRET)
-    assert sorted(act["result"] for act in audit["data"]) == ["done"] * len(names) + ["refused"] * 2
+    assert sorted(act["result"] for act in audit["data"]) == ["done"] * (len(names) + 1) + ["refused"] * 2
     assert one.stop() == 0

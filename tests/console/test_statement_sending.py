@@ -81,9 +81,10 @@ def test_a_second_sending_asks_first(both: tuple[Stand, SmtpServer]) -> None:
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     assert f"was sent to {CUSTOMER} on {day} by admin" in again.body["error"]["message"]
     assert (len(server.received), first["is_certain"]) == (1, True)
-    other = sent(stand, again=True, to="cfo@acme.example")
-    assert (other.status, other.body["sent"]["to"]) == (200, "cfo@acme.example")
-    assert server.received[1].recipients[0] == line(stand)["sent_to"] == "cfo@acme.example"
+    long = f"{'c' * 60}@{'f' * 60}.{'o' * 60}.example"  # longer than a name may be
+    other = sent(stand, again=True, to=long)
+    assert (other.status, other.body["sent"]["to"]) == (200, long), other
+    assert server.received[1].recipients[0] == line(stand)["sent_to"] == long
 
 
 def test_of_operators_at_once_one_sends(both: tuple[Stand, SmtpServer]) -> None:

@@ -35,7 +35,13 @@ from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import LedgerStore
 from proxy.settings.operators import OperatorRole
 
-UsdText = Annotated[str, Meta(pattern=r"^[0-9]{1,7}(\.[0-9]{1,9})?$", description="decimal string of USD")]
+UsdText = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9]{1,7}(\.[0-9]{1,9})?$",
+        description='a decimal string of USD from 0 to 1000000 with up to 9 decimals, such as "0.25"',
+    ),
+]
 
 
 class _AdjustBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

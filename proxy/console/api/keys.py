@@ -247,7 +247,7 @@ class KeysApi:
     async def _each(self, call: ApiCall, action: str, change: Callable[[str], ApiKey]) -> ApiReply:
         for number, name in enumerate(call.body.keys):
             if masked(name) != name:
-                raise invalid(f"'keys' ([{number}]): must be the id or the alias of a key, not a secret.", "keys")
+                raise invalid(f"'keys' (keys[{number}]): must be the id or the alias of a key, not a secret.", "keys")
         results = await self.operations.run_each(call, action, dict.fromkeys(call.body.keys), change)
         failed = [KeyRefused(name, why) for name, why in results.items() if why is not None]
         return ApiReply(KeysChanged(done=[name for name, why in results.items() if why is None], failed=failed))

@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from proxy.billing.keys import GRACE_DEFAULT, ApiKey
 from proxy.billing.pricing.rules import Payer
-from proxy.console.api.audited_operations import AuditedOperations
+from proxy.console.api.audited_operations import AuditedOperations, RefusedChange
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
 from proxy.console.api.schemas.exchanges import Name
 from proxy.foundation.durations import seconds_or_now
@@ -30,7 +30,8 @@ from proxy.http.credentials import presented
 from proxy.http.errors import ApiError
 from proxy.keys import narrowing
 from proxy.keys.secrets import is_ours, new_hashed
-from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.accounts.audit_log import PendingEntry
+from proxy.ledger.accounts.key_store import KeyStore, KeyStoreError
 from proxy.storage.executor import BoundedExecutor
 
 Usd = Mapping[str, str]
@@ -145,12 +146,16 @@ class OwnKeyApi:
         is_narrowable = narrowing.parse(presented(call.request, is_ours) or "") is not None
         secret, digest, hint = new_hashed(self.pepper, key.key_id if is_narrowable else None)
         until = now + seconds_or_now(GRACE_DEFAULT)
-        await self.operations.run(
-            call, "key.regenerate", key.key_id, None,
-            lambda _act: self.keys.rotate(
-                key.key_id, digest=digest, hint=hint, old_until=until, holder_digest=key.digest
-            ),
-        )  # fmt: skip
+
+        def work(_act: PendingEntry) -> ApiKey:
+            try:
+                return self.keys.rotate(
+                    key.key_id, digest=digest, hint=hint, old_until=until, holder_digest=key.digest
+                )  # fmt: skip
+            except KeyStoreError as overtaken:
+                raise RefusedChange(_conflict("Another request has changed this key at the same time.")) from overtaken
+
+        await self.operations.run(call, "key.regenerate", key.key_id, None, work)
         return ApiReply(Rotated(id=key.key_id, key=secret, old_valid_until=iso_utc(until)))
 
     def _check_rotation(self, key: ApiKey, now: float) -> None:
@@ -167,9 +172,7 @@ class OwnKeyApi:
                 f"The secret of this key was changed, and the one before is valid until {iso_utc(key.old_until)}; it "
                 "can be changed again after that. If you did not change it, tell the operator to block the key."
             )
-            raise ApiError(
-                409, message, kind="conflict", code="rotated_recently", retry_after_s=max(1, ceil(key.old_until - now))
-            )
+            raise _conflict(message, max(1, ceil(key.old_until - now)))
 
 
 def _own(call: ApiCall) -> ApiKey:
@@ -178,6 +181,10 @@ def _own(call: ApiCall) -> ApiKey:
         message = "Only a key may do this, for itself. Operators have /v1/models and /key/{key}/regenerate."
         raise ApiError(403, message, kind="permission_error", code="key_only")
     return call.session.key
+
+
+def _conflict(message: str, retry_after_s: int | None = None) -> ApiError:
+    return ApiError(409, message, kind="conflict", code="rotated_recently", retry_after_s=retry_after_s)
 
 
 def _not_allowed(message: str) -> ApiError:

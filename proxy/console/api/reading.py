@@ -32,7 +32,7 @@ _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+", re.ASCII)
 _GOT = re.compile(r", got `([a-z]+)`")
 # Types in a message of msgspec, and their names for those who write JSON.
 _JSON_WORDS = {
-    "float": "a number",
+    "float": "a decimal number",
     "int": "a whole number",
     "str": "text",
     "bool": "true or false",

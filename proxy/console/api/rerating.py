@@ -25,6 +25,7 @@ from proxy.billing.money import Nusd, usd_text
 from proxy.console.api.audited_operations import AuditedOperations, checked
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation
 from proxy.console.api.reading import invalid
+from proxy.console.api.schemas.exchanges import Name
 from proxy.console.api.schemas.keys import Text
 from proxy.foundation.times import iso_utc, since_from
 from proxy.http.errors import ApiError
@@ -54,7 +55,7 @@ RERATE = "rerate"
 
 
 class _PricesBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    models: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MODELS_MAX)]
+    models: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MODELS_MAX)]
     """names as clients request them"""
     price: dict[str, Any] | None = None
     """the new price, as in the settings: `{"input": 0.15, "output": 0.6}`, USD per million tokens; null: the prices of
@@ -271,7 +272,8 @@ def _given(price: dict[str, Any]) -> Prices:
     try:
         return charged_at(PRICE.read(price, FieldPath({}, Path(), parts=("price",))))
     except SettingsError as wrong:
-        raise invalid(f"'price': {str(wrong).removeprefix('price.').removeprefix('price: ')}.", "price") from None
+        faults = "; ".join(fault.text.removeprefix("price.").removeprefix("price: ") for fault in wrong.faults)
+        raise invalid(f"'price': {faults}.", "price") from None
 
 
 def _until_over(limit_s: float) -> Callable[[object], None]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.money import usd_text
 from proxy.console.api.audited_operations import AuditedOperations
@@ -43,7 +43,7 @@ class MailQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class SendBody(MailQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sends a final statement."""
 
-    to: Text | UnsetType = UNSET
+    to: Annotated[str, Meta(min_length=3, max_length=254, description="an e-mail address")] | UnsetType = UNSET
     """an e-mail address; default: the one in `statement.customers`"""
     again: bool = False
     """send it even if it was sent before"""

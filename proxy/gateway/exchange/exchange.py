@@ -337,9 +337,12 @@ class Exchange:
 
     def stop_stream(self) -> bool:
         """An operator stops the stream: cut it as a budget does, after the event that is being read, or after the first
-        one. False: it is no stream, and is read to its end in any case; or it has ended."""
+        one. Nothing more happens if it is stopped already. False: it is no stream, and is read to its end in any case;
+        or it has ended."""
         body = self._body
         is_stream = self._open_exchange.opened.streamed if body is None else body.streams
+        if self._metering.cut_reason is CutReason.OPERATOR:
+            return True
         if not is_stream or self._life.phase in (Phase.CLOSING, Phase.ENDED):
             return False
         self._metering.cut_reason = CutReason.OPERATOR
