@@ -58,6 +58,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Target, 
         yield running
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("line", ONE)
 def test_an_exchange_takes_as_many_calls_as_the_docs_say(counted: tuple[Target, Counting], line: str) -> None:
     python, every = bound(line)

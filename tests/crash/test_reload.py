@@ -217,6 +217,7 @@ async def test_a_file_that_never_ends_keeps_nothing_waiting(running: Tokenweir) 
     assert running.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_limits_of_requests_and_of_the_stop_change(running: Tokenweir, provider: ScriptedProvider) -> None:
     """What runs keeps its reservation; the next stop has the new grace time."""
     slow, short = provider.script("endless", Shape("openai", tokens=4_000, pace_ms=20)), provider.script("short", SHORT)

@@ -141,6 +141,7 @@ async def test_who_dies_before_its_answer_is_taken_for_serving(tokenweir: Start)
     assert "failed" not in first.log.read_text()
 
 
+@pytest.mark.thorough
 async def test_who_dies_before_it_serves_changes_nothing(tokenweir: Start, provider: ScriptedProvider) -> None:
     first = tokenweir()
     key, short = quick_key(first), provider.script("short", SHORT)

@@ -96,6 +96,7 @@ def drop_letters(served: Tokenweir) -> None:
         served.said("dead-letters", "drop", json.loads(line)["id"], "--reason", "seen")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_on_one_machine(tmp_path: Path) -> None:
     served = deployed(tmp_path)

@@ -141,6 +141,7 @@ def test_statements_are_prepared_only_without_a_pooler(engine: Engine) -> None:
         assert session.prepare_threshold == 5
 
 
+@pytest.mark.thorough
 def test_a_server_that_hangs_is_not_waited_for_without_end(
     server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

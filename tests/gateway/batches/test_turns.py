@@ -13,6 +13,7 @@ from aiohttp import ClientSession
 from proxy.gateway.batches import batches, lines_in
 from tests.gateway.batches.asking import jsonl, line, request
 from tests.gateway.batches.site import Proxy
+from tests.support.examples import each
 from tests.support.turns import measured_turns, nobody_waits
 from tests.support.worst_bytes import talk
 
@@ -92,8 +93,11 @@ REQUESTS = {
 @pytest.mark.usefixtures("each_step_is_a_turn")
 @pytest.mark.parametrize(
     ("number", "piece_bytes"),
-    [(number, PIECE_BYTES) for number in range(len(REQUESTS))]
-    + [(number, batches.PIECE_BYTES) for number, body in enumerate(REQUESTS) if len(body) < BYTES],
+    each(
+        3,
+        [(number, PIECE_BYTES) for number in range(len(REQUESTS))]
+        + [(number, batches.PIECE_BYTES) for number, body in enumerate(REQUESTS) if len(body) < BYTES],
+    ),
 )
 async def test_a_body_of_requests_is_refused_without_delaying_others(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, number: int, piece_bytes: int

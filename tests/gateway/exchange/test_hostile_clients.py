@@ -40,6 +40,7 @@ def document(tokens: int) -> bytes:
     return whole(LANGUAGES["openai"], GeneratedAnswer("chatcmpl-w2", 1_790_000_000, "weir-1", 21, words(tokens, TEXT)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("less", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_who_reads_nothing_makes_no_provider_send_on(deployment: Deployment, less: int) -> None:
     short = Script(steps=(Send(b'{"a":"%b"}' % (b"a" * 100_000)),), headers=JSON)

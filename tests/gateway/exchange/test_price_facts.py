@@ -59,6 +59,7 @@ async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(pric
     assert rerated(priced, name)["adjusted"] == 0
 
 
+@pytest.mark.thorough
 async def test_an_image_model_without_a_price_is_named(priced: Priced) -> None:
     tools = [{"type": "image_generation", "model": "img-unpriced"}]
     name = priced.provider.script("draws-unpriced", json_script(DRAWN | {"tools": tools}))

@@ -59,6 +59,7 @@ REFUSALS = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 async def test_requests_are_signed_and_failures_show_nothing(running: Tokenweir, provider: ScriptedProvider) -> None:
     key = running.key()
     for name in ("tale", "both"):
