@@ -21,7 +21,7 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from proxy.storage.database import reading
 
-pytestmark = pytest.mark.io, pytest.mark.thorough
+pytestmark = [pytest.mark.io, pytest.mark.thorough]
 
 CONTOSOS = ("proj_patient-chat", "proj_back-office")
 
