@@ -52,10 +52,15 @@ def test_past_requests_are_repriced_after_a_preview(stand: Stand, page: Page) ->
 
     def preview() -> None:
         page.get_by_role("button", name="Reprice past requests").click()
+        dialog.get_by_label("Models", exact=True).select_option([])
+        dialog.get_by_role("button", name="Preview").click()
+        dialog.get_by_text("Choose at least one model.").wait_for()
         dialog.get_by_label("Models", exact=True).select_option(["tera-large"])
         dialog.get_by_label("Other models").fill("tera-small, tera-gone")
         dialog.get_by_label("First day").fill(f"{datetime.fromtimestamp(YESTERDAY, UTC):%Y-%m-%d}")
         dialog.get_by_label("Input, USD per million", exact=True).fill("0.333333333")
+        dialog.get_by_role("button", name="Preview").click()
+        dialog.get_by_text("A new price needs input and output.").wait_for()
         dialog.get_by_label("Output, USD per million").fill("0.7")
         assert width(page) == PHONE["width"]
         dialog.get_by_role("button", name="Preview").click()

@@ -9,7 +9,7 @@ import { Code, Empty, Filters, html, Loaded, Status, Table, Time, useData } from
 export const title = "Audit";
 export const operator = true;
 const ACTIONS = { key: "Keys", account: "Customers and projects", limit: "Limits by rule", credit: "Credit", grant: "Grants", prices: "Prices",
-  dimension: "Erasures" };
+  dimension: "Erasures", adjust: "Adjustments", rerate: "Repricing", exchange: "Stopped streams", periods: "Closed months", statement: "Sent statements" };
 export const accepts = { q: true, action: true, result: Object.keys(RESULTS), actor: true, target: true };
 
 const WAYS = { api: "console or API", cli: "command line" };

@@ -1,6 +1,6 @@
 // Other prices for past requests. Invariant: an operator sees what each customer's charge becomes before anything is changed.
 
-import { ask, post } from "./api.js";
+import { ask, post, Refused } from "./api.js";
 import { Form } from "./form.js";
 import { count, date, exact, many, nusd, plusDays } from "./formatting.js";
 import { list, same } from "./limit_forms.js";
@@ -20,7 +20,7 @@ const modelFields = (names, chosen) => ({
 
 /** Asks for models, days and prices; `names`: of all models, `chosen`: those selected at first. `done`: called when requests were corrected. */
 export const reprice = (names, chosen, me, done) => openDialog(html`<${Form} title="Reprice past requests" label="Preview" fresh
-  words="Without prices, those of the configuration apply, to charges and costs. Nothing is changed before you have seen a preview."
+  words="Without prices here, those of the configuration apply, to charges and costs. Nothing is changed before you have seen a preview."
   fields=${{
     ...modelFields(names, chosen),
     since: { label: "First day (UTC)", type: "date", required: true, from: () => `${new Date().toISOString().slice(0, 7)}-01`, to: same },
@@ -29,7 +29,10 @@ export const reprice = (names, chosen, me, done) => openDialog(html`<${Form} tit
     cached_input: price(PRICES.cached_input, { hint: "empty: as input" }),
   }}
   send=${async ({ models = [], others = [], input, output, cached_input, ...body }) => {
+    if (!models.length && !others.length) throw new Refused(400, { message: "Choose at least one model." });
     const given = Object.entries({ input, output, cached_input }).filter(([, value]) => value !== undefined);
+    const lacking = given.length > 0 && Object.entries({ input, output }).find(([, value]) => value === undefined);
+    if (lacking) throw new Refused(400, { message: "A new price needs input and output.", param: lacking[0] });
     return preview({ ...body, models: [...models, ...others], price: given.length ? Object.fromEntries(given) : null }, me, done);
   }} done=${(dialog) => dialog} />`);
 
@@ -56,9 +59,9 @@ function Preview({ job, found, me, done }) {
     ["New price", given ? `${given} per million` : "of the configuration"], ["Charge now", html`<${Money} usd=${total.charge_usd} />`],
     ["New charge", html`<${Money} usd=${total.new_charge_usd} />`], ["Difference", html`<strong><${Money} usd=${total.difference_usd} signed /></strong>`],
     ["Cost", total.cost_usd !== total.new_cost_usd && html`<${Money} usd=${total.cost_usd} /> → <${Money} usd=${total.new_cost_usd} />`],
-    ["Set by operators, stay", found.manually_corrected > 0 && many(found.manually_corrected, "request")],
+    ["Set by operators, not changed", found.manually_corrected > 0 && many(found.manually_corrected, "request")],
     ["Without a new price", found.without_price > 0 && many(found.without_price, "request")],
-    ["Unreadable, stay", found.unreadable > 0 && many(found.unreadable, "request")]]} />
+    ["Unreadable, not changed", found.unreadable > 0 && many(found.unreadable, "request")]]} />
     ${customers.length > 0 && html`<${Table} caption=${`${many(customers.length, "customer")}, ${many(total.requests, "request")}`} columns=${columns} rows=${customers}
       keyOf=${(one) => one.organization_id ?? one.name} />`}`;
   if (me.may !== "admin" || customers.every(isSame)) {

@@ -31,6 +31,8 @@ const pathOf = (one) => `v1/exchanges/${encodeURIComponent(one.id)}`;
 // -- actions
 
 const MONEY = { charge_usd: "Charge", cost_usd: "Provider cost" };
+const HINTS = { prompt_tokens: "tokens, with the cached ones", completion_tokens: "tokens, with the reasoning", cached_tokens: "a part of the input",
+  reasoning_tokens: "a part of the output" };
 const shown = (name, value) => (value === null ? "unknown" : name in MONEY ? exact(nusd(value)) : count(value));
 
 /** Asks for new totals, shows what they change, and writes the adjustment after a confirmation. */
@@ -45,9 +47,9 @@ function adjust(one, again) {
     ${Object.entries(replaced).map(([name, usd]) => html`<span key=${name}>${MONEY[name]}: an operator has set ${shown(name, usd)}. It is calculated anew.
       <br /></span>`)}
     <span class="quiet">The adjustment is on the statement of this month.</span><//>`;
-  const usd = ([name, label]) => [name, { label: `${label}, USD`, hint: "unchanged: follows from the tokens", from: () => one[name] ?? "", to: same }];
+  const usd = ([name, label]) => [name, { label: `${label}, USD`, hint: "if you do not change it, it is calculated from the tokens", from: () => one[name] ?? "", to: same }];
   openDialog(html`<${Form} title="Adjust this request" label="Preview" one=${one} fields=${Object.fromEntries([...Object.entries(MONEY).map(usd),
-    ...[...names].map((name) => [name, { label: countName(name), type: "number", min: 0, from: () => one.usage.counts[name] ?? "", to: number }]),
+    ...[...names].map((name) => [name, { label: countName(name), hint: HINTS[name], type: "number", min: 0, from: () => one.usage.counts[name] ?? "", to: number }]),
     ["reason", { label: "Reason", hint: "the customer sees it", required: true, from: () => "", to: same }]])}
     send=${async (body) => ({ body, ...await send({ ...body, dry_run: true }) })} done=${(found) => html`<${Preview} ...${found} />`} />`);
 }
@@ -60,7 +62,7 @@ const Change = ({ of }) => {
   const counts = Object.entries(of.counts).filter(([, number]) => number).map(([name, number]) => `${plain(name)} ${number > 0 ? "+"
     : "−"}${count(Math.abs(number))}`);
   const prices = of.prices.map(({ price, old_usd, new_usd, per }) => `${itemName(price)} ${rate(old_usd)} → ${rate(new_usd)} ${per}`);
-  return html`${of.reason === "rerated" ? "Repriced" : of.reason || "Correction"}${of.actor && ` by ${of.actor}`}${[html`<${Time} at=${of.settled_at} />`,
+  return html`${of.reason === "rerated" ? "Repriced" : of.reason || "Correction"}${[html`${of.actor && `by ${of.actor}, `}<${Time} at=${of.settled_at} />`,
     ...counts, ...prices, of.prices.length > 0 && of.price_version && `Price list ${of.price_version}`].filter(Boolean)
     .map((line) => html`<div class="quiet small">${line}</div>`)}`;
 };
