@@ -147,6 +147,7 @@ def test_a_holder_rotates_and_the_old_secret_has_its_grace(stand: Stand, on_clie
         assert stored.old_until == pytest.approx(time.time() + 86_400, abs=60)
         own = stand("GET", "/v1/me", key=secret, at=clients).body
         assert (own["id"], own["old_secret_valid_until"]) == ("key-1", until)
+    assert stand.get("/key/info?key=key-1")["info"]["old_secret_valid_until"] == until
     assert [stand.get("/v1/me", key=one)["key_id"] for one in (secret, new)] == ["key-1", "key-1"]
     (act,) = stand.get("/v1/audit")["data"]
     assert (act["actor"], act["action"], act["target"], act["result"]) == ("key-1", "key.regenerate", "key-1", "done")
@@ -264,6 +265,7 @@ def test_a_holder_sees_prices_and_rotates_in_the_console(stand: Stand, page: Pag
     page.keyboard.press("Escape")
     page.reload()
     heading(page, "My key")
+    page.get_by_text("Old secret valid until").wait_for()
     page.get_by_role("button", name="Rotate the secret").click()
     page.get_by_role("button", name="Create secret").click()
     page.get_by_text("The secret of this key was changed").wait_for()

@@ -178,7 +178,8 @@ const columns = (me, again, { chosen, all, set }) => [
 ];
 
 const Facts = ({ of: key, children }) => html`<section class="card"><${Pairs} of=${[
-  ["Secret", key.key_name], ["Status", html`<${Status} name=${key.status ?? stateOf(key)} />`],
+  ["Secret", key.key_name],
+  ["Old secret valid until", new Date(key.old_secret_valid_until ?? 0) > new Date() && html`<${Time} at=${key.old_secret_valid_until} />`], ["Status", html`<${Status} name=${key.status ?? stateOf(key)} />`],
     ["Budget used", key.budget_use && html`<${BudgetUse} of=${key.budget_use} label=${key.key_alias} />`],
     ["This month", key.month_usd && html`<${Money} usd=${key.month_usd} />`], ["Spend, all time", html`<${Money} usd=${key.spend_usd} />`],
   ["Credit", takesCredit(key) && html`<${Money} usd=${key.credit_usd} />`], ["Limits", limitTexts(key).length ? html`<${Limits} of=${key} />` : "none"],

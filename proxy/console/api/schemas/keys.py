@@ -200,6 +200,8 @@ class KeyInfo(LimitsShown, frozen=True, kw_only=True):
     """the key's id"""
     key_name: str
     """prefix and last four characters of the key's secret"""
+    old_secret_valid_until: str | None
+    """the end of the grace of the secret before; null: no secret was replaced"""
     key_alias: str
     team_id: str
     models: list[str]
@@ -304,6 +306,7 @@ def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
         **limits_shown(key, paid),
         "token": key.key_id,
         "key_name": key.hint,
+        "old_secret_valid_until": None if key.old_until is None else iso_utc(key.old_until),
         "key_alias": key.alias,
         "team_id": key.project_id,
         "models": sorted(key.models or ()),
