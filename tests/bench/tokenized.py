@@ -2,7 +2,7 @@
 
 Invariants: a model learns from streams that reported; others are cut at random bytes and estimated. The truth is the
 tokens of all events that came whole. Both draw their text from halves of a kind that share nothing (`kinds`). None of
-the vocabularies is the reference, and no constant of the estimator was fitted to their streams.
+the vocabularies is the reference.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 from tests.billing.records import COST, OPENED, PRICE
 
 SEEN = Evidence(text_events=40, chars_latin=200, blanks=30)
-ESTIMATE = Reading(Usage(900, None, 50, None, 950), UsageSource.ESTIMATED, "reference-2", 0.05)
+ESTIMATE = Reading(Usage(900, None, 50, None, 950), UsageSource.ESTIMATED, "reference-3", 0.05)
 TOLD = Usage(1000, 400, 250, 50, 1250)
 
 

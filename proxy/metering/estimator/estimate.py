@@ -53,7 +53,7 @@ from proxy.metering.usage import (
 # From counters, which outlive a crash.
 VERSION = "ridge-2"
 # From a count of the text: by the reference vocabulary, and by the model's own.
-REFERENCED = "reference-2"
+REFERENCED = "reference-3"
 TOKENIZED = "tokenizer-1"
 # The provider's running count of a truncated answer.
 RUNNING_COUNT = "running-count"

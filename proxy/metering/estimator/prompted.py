@@ -5,9 +5,13 @@ Invariant: parts without text (templates of messages and tools, images) are lear
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 from proxy.metering.estimator import prompts
-from proxy.metering.estimator.referenced import NOISE, TEXT_BELIEFS, Spread, text_features
+from proxy.metering.estimator.referenced import NOISE, TEXT_BELIEFS, kind_of, text_features
 from proxy.metering.estimator.regression import Learned
+from proxy.metering.estimator.spread import Spread
 from proxy.metering.profile import Profile
 from proxy.metering.usage import PromptEvidence
 
@@ -38,7 +42,7 @@ class ReferencedPrompt(Learned):
         """Tokens, at least one, and the relative error in nine of ten prompts at most."""
         features = _features(prompt, counted)
         tokens = max(self.regression.tokens(features), 1.0)
-        most = self.spread.most_deviations * self.regression.deviation(features, tokens)
+        most = self.spread.most_deviations(kind_of(counted)) * self.regression.deviation(features, tokens)
         return round(tokens), round(most / tokens, 4)
 
     def learn(self, prompt: PromptEvidence, counted: Profile, tokens: int) -> None:
@@ -46,5 +50,12 @@ class ReferencedPrompt(Learned):
         features = _features(prompt, counted)
         estimate = max(self.regression.tokens(features), 1.0)
         deviation = self.regression.deviation(features, max(estimate, tokens / 2))
-        if self.spread.learn(abs(tokens - estimate) / deviation):
+        if self.spread.learn(kind_of(counted), counted.tokens, abs(tokens - estimate) / deviation):
             self.regression.learn(features, tokens)
+
+    @classmethod
+    def of_version_2(cls, row: Sequence[float]) -> Self | None:
+        """What `reference-2` had learned: a row that began with one spread of all kinds; None if it is invalid."""
+        if len(row) < Spread.STORED_2:
+            return None
+        return cls.restored([*Spread.of_version_2(row).row(), *row[Spread.STORED_2 :]])

@@ -2,20 +2,24 @@
 reference's.
 
 Invariants: a model starts with beliefs about vocabularies in general. Events of one token each are counted as such; in
-longer events the reference's tokens count, corrected by script. A surprising answer of a well-known model teaches
-nothing, unless most of its recent answers are surprising.
+longer events the reference's tokens count, corrected by script and by kind of text, and the usual tokens of an event
+are evidence, too. A surprising answer of a well-known model teaches nothing, unless most of its recent answers are
+surprising.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import mul
-from typing import Annotated
+from typing import Annotated, Self
 
 from msgspec import Meta
 
 from proxy.metering.estimator.completion import joined
-from proxy.metering.estimator.regression import Learned, Statistics, Weight, weighted
+from proxy.metering.estimator.event_size import EventSize
+from proxy.metering.estimator.regression import Learned, Noise, Statistics, Weight, weighted
+from proxy.metering.estimator.spread import MOSTLY, NINE_OF_TEN, ODD, Spread
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.usage import Evidence
 
@@ -60,18 +64,18 @@ SINGLE_BELIEFS = (
     Weight(1.0, 0.05, least=0.5, most=4.0),  # events
     Weight(0.75, 0.4, least=-0.5, most=3.0),  # emoji and rare
     Weight(0.45, 0.8, least=-0.5, most=4.0),  # events in excess of the reference's tokens
-    Weight(0.0, 1.2, least=-0.5, most=6.0),  # Vietnamese
-    Weight(0.0, 1.0, least=-0.5, most=6.0),  # Greek
-    Weight(0.0, 1.0, least=-0.5, most=6.0),  # Cyrillic
-    Weight(0.0, 0.5, least=-0.5, most=6.0),  # Hebrew
-    Weight(0.0, 1.0, least=-0.5, most=6.0),  # Arabic
-    Weight(0.0, 1.2, least=-0.5, most=6.0),  # Devanagari
-    Weight(0.0, 1.6, least=-0.5, most=6.0),  # Bengali, …
-    Weight(0.0, 1.6, least=-0.5, most=6.0),  # Tamil, …
-    Weight(0.0, 1.2, least=-0.5, most=6.0),  # Thai, Lao
-    Weight(0.0, 0.35, least=-0.5, most=6.0),  # Han
-    Weight(0.0, 0.25, least=-0.5, most=6.0),  # kana
-    Weight(0.0, 0.5, least=-0.5, most=6.0),  # hangul
+    Weight(0.0, 1.2, least=-2.0, most=6.0),  # Vietnamese
+    Weight(0.0, 1.0, least=-2.0, most=6.0),  # Greek
+    Weight(0.0, 1.0, least=-2.0, most=6.0),  # Cyrillic
+    Weight(0.0, 0.5, least=-2.0, most=6.0),  # Hebrew
+    Weight(0.0, 1.0, least=-2.0, most=6.0),  # Arabic
+    Weight(0.0, 1.2, least=-2.0, most=6.0),  # Devanagari
+    Weight(0.0, 1.6, least=-2.0, most=6.0),  # Bengali, …
+    Weight(0.0, 1.6, least=-2.0, most=6.0),  # Tamil, …
+    Weight(0.0, 1.2, least=-2.0, most=6.0),  # Thai, Lao
+    Weight(0.0, 0.35, least=-2.0, most=6.0),  # Han
+    Weight(0.0, 0.25, least=-2.0, most=6.0),  # kana
+    Weight(0.0, 1.0, least=-2.0, most=6.0),  # hangul
 )
 ANSWER_BELIEFS = (
     Weight(0.7, 1.0, least=-2.0, most=100.0),  # the answer: its end token, which some providers count
@@ -79,23 +83,41 @@ ANSWER_BELIEFS = (
     Weight(30.0, 15.0, least=-3.0, most=300.0),  # tool calls after the first: the template around all of them
     Weight(0.0, 0.1, least=-1.0, most=2.0),  # the part of the text that was reasoning: some do not bill it
 )
-BELIEFS = (*TEXT_BELIEFS, *SINGLE_BELIEFS, *ANSWER_BELIEFS)
+# Of answers of one kind, their tokens: what the features above do not tell apart.
+KIND_BELIEFS = (
+    Weight(0.0, 0.1, least=-0.9, most=4.0),  # letters of western Europe
+    Weight(0.0, 0.1, least=-0.9, most=4.0),  # further Latin letters
+    Weight(0.0, 0.1, least=-0.9, most=4.0),  # plain
+    Weight(0.0, 0.25, least=-0.9, most=4.0),  # emoji and rare characters
+    Weight(0.0, 0.1, least=-0.9, most=4.0),  # code
+    Weight(0.0, 0.1, least=-0.9, most=4.0),  # data: punctuation and digits
+    Weight(0.0, 0.1, least=-0.9, most=4.0),  # random letters and digits
+)
+BELIEFS = (*TEXT_BELIEFS, *SINGLE_BELIEFS, *ANSWER_BELIEFS, *KIND_BELIEFS)
 _TEXT = len(TEXT_BELIEFS)
 # Of some features of a text, the places.
-_VIETNAMESE, _HEBREW, _HAN, _HANGUL, _EMOJI, _RARE = 3, 6, 12, 14, 15, 16
+_ACCENTED, _EXTENDED, _VIETNAMESE, _HEBREW, _HAN, _KANA, _HANGUL, _EMOJI, _RARE = 1, 2, 3, 6, 12, 13, 14, 15, 16
 _DIGITS, _NUMBERS, _GAPS, _SHORT = 19, 20, 22, 23
+# Kinds of text: first one for each script from Vietnamese to hangul, then those of KIND_BELIEFS. See `kind_of`.
+_SCRIPTS = _HANGUL + 1 - _VIETNAMESE
+_WESTERN, _CENTRAL, _PLAIN, _SYMBOLS, _CODE, _DATA, _RANDOM = range(_SCRIPTS, _SCRIPTS + len(KIND_BELIEFS))
+# Of the reference's tokens, the shares that make a text one of a kind; of Chinese with so much kana, Japanese.
+_OF_SCRIPTS, _OF_KANA, _OF_SYMBOLS, _OF_SHORT, _OF_MARKS, _OF_DIGITS = 0.3, 0.2, 0.12, 0.2, 0.3, 0.15
+_OF_EXTENDED, _OF_ACCENTED = 0.04, 0.02
 # Scripts in single events, counted where the events are in excess: their letters are in several tokens nowhere else.
 _ONLY_IN_EXCESS = frozenset(range(_VIETNAMESE, _HAN)) - {_HEBREW}
-# The features of odd texts: emoji, rare, digits, whitespace, short tokens; and emoji in single events. Answers that
-# mostly have these teach nothing about others.
+# The features of odd texts: emoji, rare, digits, whitespace, short tokens; emoji in single events; and the kinds of
+# such texts. Answers that mostly have these teach nothing about others.
 _ODD_FEATURES, _ODD_SHARE = (_EMOJI, _RARE, _DIGITS, _NUMBERS, _GAPS, _SHORT), 0.5
-_OF_OTHERS = frozenset(range(len(BELIEFS))) - {*_ODD_FEATURES, _TEXT + 1}
+_OF_OTHERS = frozenset(range(len(BELIEFS))) - {
+    *_ODD_FEATURES, _TEXT + 1, *range(len(BELIEFS) - len(KIND_BELIEFS) + _SYMBOLS - _SCRIPTS, len(BELIEFS)),
+}  # fmt: skip
 _NONE: frozenset[int] = frozenset()
 
 # Tokens per event. Up to the first value events are counted, from the second one the reference's tokens: for a model of
 # unknown shape; for one that is known to send single tokens (a character of it may be several tokens of the reference);
-# and by a reported count.
-_UNKNOWN_SHAPE, _KNOWN_SINGLE, _REPORTED = (1.5, 1.9), (2.5, 3.5), (1.3, 1.7)
+# by a reported count of mostly ASCII; and by one of any script, whose single events may have two tokens.
+_UNKNOWN_SHAPE, _KNOWN_SINGLE, _REPORTED, _LEARNED = (1.5, 1.9), (2.5, 3.5), (1.3, 1.7), (2.0, 2.5)
 # A shape is known after this many answers, if at most this share of them differs. This many answers are remembered; an
 # answer teaches the shape if it has at least this many events.
 _SHAPE_KNOWN, _SHAPE_DOUBT, _SHAPE_MEMORY, _SHAPE_EVENTS_MIN = 2, 0.1, 8, 8
@@ -104,16 +126,11 @@ _SHAPE_KNOWN, _SHAPE_DOUBT, _SHAPE_MEMORY, _SHAPE_EVENTS_MIN = 2, 0.1, 8, 8
 _USUAL_MOST, _RARE_MOST = 1.3, 4.0
 # With more events than this factor times the reference's tokens, letters are torn into several tokens.
 _EXCESS = 1.2
-# Share of a count that the features do not explain.
-NOISE = 0.03
-# An answer further off than _ODD expected deviations is odd. After _KNOWN usual answers, odd ones teach nothing, unless
-# most of the recent answers are odd: then the model has changed. 200 odd ones in a row are not enough for that.
-_ODD, _KNOWN, _MOSTLY, _MEMORY = 4.0, 10.0, 0.5, 400.0
+# What the features do not explain. A kind of text may surprise: vocabularies differ more than the beliefs say.
+NOISE = Noise(0.005, of_token=0.62, doubt=2.0)
 # Bounds of any vocabulary's tokens, as factors of the reference's, plus tokens for templates of calls. They hold for
 # answers in a script that the model never used before, too.
 _LEAST, _MOST, _BESIDE = 0.5, 8.0, 100.0
-# In nine of ten answers the error is at most this many deviations at first; learned within bounds, in small steps.
-MOST_DEVIATIONS, _SHARE, _QUANTILE_STEP, _DEVIATIONS_MIN, _DEVIATIONS_MAX = 1.65, 0.9, 0.1, 0.8, 6.0
 
 
 def text_features(profile: Profile) -> list[float]:
@@ -143,33 +160,30 @@ def text_features(profile: Profile) -> list[float]:
     ]  # fmt: skip
 
 
+def kind_of(profile: Profile) -> int:
+    """The kind of a text: its script, or what a Latin one consists of. Below KINDS."""
+    features = text_features(profile)
+    tokens, scripts = max(features[0], 1.0), features[_VIETNAMESE : _HANGUL + 1]
+    if sum(scripts) > _OF_SCRIPTS * tokens:
+        if features[_KANA] > _OF_KANA * features[_HAN] and features[_HAN] == max(scripts):
+            return _KANA - _VIETNAMESE
+        return scripts.index(max(scripts))
+    if features[_EMOJI] + features[_RARE] > _OF_SYMBOLS * tokens:
+        return _SYMBOLS
+    if features[_SHORT] > _OF_SHORT * tokens:
+        return _RANDOM
+    if profile.marks > _OF_MARKS * tokens:
+        return _DATA if profile.digits > _OF_DIGITS * tokens else _CODE
+    if features[_EXTENDED] > _OF_EXTENDED * tokens:
+        return _CENTRAL
+    return _WESTERN if features[_ACCENTED] > _OF_ACCENTED * tokens else _PLAIN
+
+
 def _is_odd(counted: Counted) -> bool:
     """Whether the text is mostly emoji, rare characters, whitespace, or tokens far shorter than words."""
     features = text_features(counted.text + counted.calls)
     rare = (_RARE_MOST - _PER_CHAR[-1]) * (counted.text.rare + counted.calls.rare)
     return sum([features[index] for index in _ODD_FEATURES]) + rare > _ODD_SHARE * features[0]
-
-
-class Spread(Statistics):
-    """The distance of answers from their estimates, in expected deviations, and the decision to learn from one."""
-
-    STORED = 3
-    most_deviations: Annotated[float, Meta(ge=_DEVIATIONS_MIN, le=_DEVIATIONS_MAX)] = MOST_DEVIATIONS
-    """the largest error in nine of ten answers"""
-    usual: Annotated[float, Meta(ge=0, le=_MEMORY)] = 0.0
-    odd: Annotated[float, Meta(ge=0, le=1)] = 0.0
-
-    def learn(self, deviations: float) -> bool:
-        """Learn from an answer that is `deviations` off. Returns whether the regression should learn from it, too."""
-        odd = deviations > _ODD
-        step = _QUANTILE_STEP * self.most_deviations
-        self.most_deviations += step * _SHARE if deviations > self.most_deviations else -step * (1 - _SHARE)
-        self.most_deviations = min(max(self.most_deviations, _DEVIATIONS_MIN), _DEVIATIONS_MAX)
-        self.odd += ((1.0 if odd else 0.0) - self.odd) / _MEMORY
-        if odd:
-            return self.usual < _KNOWN or self.odd > _MOSTLY
-        self.usual = min(self.usual + 1, _MEMORY)
-        return True
 
 
 class Shape(Statistics):
@@ -185,13 +199,14 @@ class Shape(Statistics):
         """Whether answers were learned, and agree."""
         return self.answers >= _SHAPE_KNOWN and not _SHAPE_DOUBT < self.joined < 1 - _SHAPE_DOUBT
 
-    def of(self, estimate: float, reference: float, events: int, reported: float) -> float:
+    def of(self, estimate: float, reference: float, events: int, reported: float | None) -> float:
         """The weight of the reference's tokens against these events, 0 to 1. `reported`: the weight by a reported
-        count; counts until the shape is known."""
+        count, if there is one; counts until the shape is known."""
         if self.is_known:
-            return 1.0 if self.joined > _MOSTLY else joined(reference, events, *_KNOWN_SINGLE)
-        by_estimate = joined(estimate, events, *_UNKNOWN_SHAPE)
-        return by_estimate if self.answers >= _SHAPE_KNOWN else max(by_estimate, reported)
+            return 1.0 if self.joined > MOSTLY else joined(reference, events, *_KNOWN_SINGLE)
+        if reported is not None and self.answers < _SHAPE_KNOWN:
+            return reported
+        return joined(estimate, events, *_UNKNOWN_SHAPE)
 
     def learn(self, evidence: Evidence, counted: Counted, tokens: float) -> None:
         """Learn from an answer that reported its streamed tokens."""
@@ -202,40 +217,61 @@ class Shape(Statistics):
 
 
 class ReferencedEstimate(Learned):
-    """The regression, the spread and the shape of one model."""
+    """The regression, the spread, the shape and the size of events of one model."""
 
     beliefs = BELIEFS
     noise = NOISE
     is_sparse = True
-    statistics = (("spread", Spread), ("shape", Shape))
+    statistics = (("spread", Spread), ("shape", Shape), ("event_size", EventSize))
     spread: Spread
     shape: Shape
+    event_size: EventSize
 
     def estimate(self, evidence: Evidence, counted: Counted) -> tuple[float, float]:
         """Streamed tokens, at least one, and the relative error in nine of ten answers at most."""
-        features = self._features_of(evidence, counted)
+        kind = kind_of(counted.text + counted.calls)
+        features = self._features_of(evidence, counted, kind)
         tokens = max(self.regression.tokens(features), 1.0)
-        return tokens, self.spread.most_deviations * self.regression.deviation(features, tokens) / tokens
+        most = self.spread.most_deviations(kind) * self.regression.deviation(features, tokens)
+        if self.shape.is_known and self.shape.joined > MOSTLY:
+            events = evidence.text_events + evidence.tool_events
+            tokens, deviation = self.event_size.together(tokens, most / NINE_OF_TEN, events)
+            most = NINE_OF_TEN * deviation
+        return max(tokens, 1.0), most / tokens
 
     def learn(self, evidence: Evidence, counted: Counted, tokens: float) -> None:
         """Learn from an answer that reported its streamed tokens."""
-        features = self._features_of(evidence, counted, tokens)
+        kind = kind_of(counted.text + counted.calls)
+        features = self._features_of(evidence, counted, kind, tokens)
         estimate = max(self.regression.tokens(features), 1.0)
         deviation = self.regression.deviation(features, max(estimate, tokens / 2))
         likely = _LEAST * counted.tokens <= tokens <= _MOST * counted.tokens + _BESIDE
         deviations = abs(tokens - estimate) / deviation if likely else math.inf
-        if self.spread.learn(deviations):
-            self.regression.learn(features, tokens, _OF_OTHERS if _is_odd(counted) else _NONE)
-        if deviations <= _ODD:
+        odd = _is_odd(counted)
+        if self.spread.learn(kind, counted.tokens, deviations):
+            self.regression.learn(features, tokens, _OF_OTHERS if odd else _NONE)
+        if deviations <= ODD:
             self.shape.learn(evidence, counted, tokens)
+            if not odd:
+                self.event_size.learn(tokens, evidence.text_events + evidence.tool_events)
 
-    def _features_of(self, evidence: Evidence, counted: Counted, reported: float = 0.0) -> list[float]:
+    @classmethod
+    def of_version_2(cls, row: Sequence[float]) -> Self | None:
+        """What `reference-2` had learned: a row that began with one spread of all kinds, and without the size of
+        events; None if it is invalid."""
+        after = Spread.STORED_2 + Shape.STORED
+        if len(row) < after:
+            return None
+        shape = row[Spread.STORED_2 : after]
+        return cls.restored([*Spread.of_version_2(row).row(), *shape, *EventSize().row(), *row[after:]])
+
+    def _features_of(self, evidence: Evidence, counted: Counted, kind: int, reported: float = 0.0) -> list[float]:
         """The features of BELIEFS, in their order. `reported`: the streamed tokens, if known."""
         weights = self.regression.weights
         text, calls = text_features(counted.text), text_features(counted.calls)
         chars = evidence.chars - evidence.tool_chars
         text_events, call_events = min(evidence.text_events, chars), min(evidence.tool_events, evidence.tool_chars)
-        shape = joined(reported, text_events + call_events, *_UNKNOWN_SHAPE) if reported else 0.0
+        shape = joined(reported, text_events + call_events, *_LEARNED) if reported else None
         text_joined = self.shape.of(weighted(weights, text), text[0], text_events, shape)
         call_joined = self.shape.of(weighted(weights, calls), calls[0], call_events, shape)
         single = text_events * (1 - text_joined) + call_events * (1 - call_joined)
@@ -248,8 +284,12 @@ class ReferencedEstimate(Learned):
             torn[at] * in_excess if at in _ONLY_IN_EXCESS else torn[at] for at in range(_VIETNAMESE, _HANGUL + 1)
         ]
         output_tokens = text_events * (1 - text_joined) + counted.text.tokens * text_joined
+        kinds = [0.0] * len(KIND_BELIEFS)
+        if kind >= _SCRIPTS:
+            kinds[kind - _SCRIPTS] = single + whole[0]
         return [
             *whole, single, torn[_EMOJI] + torn[_RARE], excess, *scripts,
             1.0, evidence.tool_calls, max(evidence.tool_calls - 1, 0),
             output_tokens * min(evidence.reasoning_chars / chars, 1.0) if evidence.reasoning_chars and chars else 0.0,
+            *kinds,
         ]  # fmt: skip

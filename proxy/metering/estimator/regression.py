@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar, Self
 import msgspec
 from msgspec import Meta, structs
 
-# Noise of a reported count: in tokens (rounding), and as a share of them (not visible in the counters).
-_NOISE_TOKENS, NOISE_SHARE = 0.7, 0.05
+# Noise of a reported count in tokens: rounding.
+_NOISE_TOKENS = 0.7
 # The variance of an answer is raised until its error is at most this many standard deviations.
 _OUTLIER = 2.5
 # The share forgotten with every answer: some 300 answers are remembered.
@@ -44,11 +44,29 @@ class Weight(msgspec.Struct, frozen=True):
     most: float
 
 
+class Noise(msgspec.Struct, frozen=True):
+    """What the counters of an answer do not explain of its tokens, as standard deviations."""
+
+    share: float
+    """of the tokens, however many they are"""
+    of_token: float = 0.0
+    """of each token; for an answer it grows with the square root of their number: short answers vary more"""
+    doubt: float = 1.0
+    """A surprise is explained by weights up to so many times less certain than learned; the rest of it is noise."""
+
+    def variance(self, tokens: float) -> float:
+        """Of an answer of about so many tokens."""
+        tokens = max(tokens, 1.0)
+        return (_NOISE_TOKENS + self.share * tokens) ** 2 + self.of_token**2 * tokens
+
+
+NOISE = Noise(0.05)
+
+
 class RecursiveLeastSquares:
     """The weights of one model, and the upper triangle of their covariance, row by row."""
 
-    def __init__(self, beliefs: Sequence[Weight], noise: float = NOISE_SHARE) -> None:
-        """`noise`: the share of an answer's tokens that its counters do not explain."""
+    def __init__(self, beliefs: Sequence[Weight], noise: Noise = NOISE) -> None:
         self._beliefs = beliefs
         self._noise = noise
         self._faded = [_FORGOTTEN * one.spread**2 for one in beliefs]
@@ -61,21 +79,23 @@ class RecursiveLeastSquares:
 
     def deviation(self, counters: Sequence[float], tokens: float) -> float:
         """The standard deviation of an answer of about `tokens` tokens from its estimate."""
-        noise = _NOISE_TOKENS + self._noise * max(tokens, 1.0)
-        return math.sqrt(max(weighted(self._gain(counters), counters), 0.0) + noise * noise)
+        return math.sqrt(max(weighted(self._gain(counters), counters), 0.0) + self._noise.variance(tokens))
 
     def learn(self, counters: Sequence[float], tokens: float, keep: frozenset[int] = frozenset()) -> None:
         """Learn from an answer with known tokens. `keep`: weights that stay."""
         estimate = weighted(self.weights, counters)
         reach = self._gain(counters)
-        noise = _NOISE_TOKENS + self._noise * max(estimate, tokens / 2, 1.0)
+        noise = self._noise.variance(max(estimate, tokens / 2))
         miss = tokens - estimate
-        variance = max(weighted(reach, counters), 0.0) + noise * noise
-        variance = max(variance, miss * miss / (_OUTLIER * _OUTLIER))
+        of_weights = max(weighted(reach, counters), 0.0)
+        surprise = miss * miss / (_OUTLIER * _OUTLIER)
+        wider = min(max((surprise - noise) / of_weights, 1.0), self._noise.doubt**2) if of_weights else 1.0
+        variance = max(wider * of_weights + noise, surprise)
         for index, far in enumerate(reach):
             if far and index not in keep:
-                self._move(index, far * miss / variance)
-        self._update_covariance(reach, variance, keep)
+                self._move(index, wider * far * miss / variance)
+        certain = wider * wider / variance - (wider - 1) / of_weights if wider > 1 else 1 / variance
+        self._update_covariance(reach, 1 / certain if certain > 0 else math.inf, keep)
 
     def row(self) -> list[float]:
         """The learned state, for `restored`."""
@@ -83,7 +103,7 @@ class RecursiveLeastSquares:
 
     @classmethod
     def restored(
-        cls, beliefs: Sequence[Weight], row: Sequence[float], noise: float = NOISE_SHARE
+        cls, beliefs: Sequence[Weight], row: Sequence[float], noise: Noise = NOISE
     ) -> RecursiveLeastSquares | None:
         """The inverse of `row`, whose numbers are finite; None if it is invalid."""
         return cls._of(range(len(beliefs)), row, beliefs, noise)
@@ -102,7 +122,7 @@ class RecursiveLeastSquares:
 
     @classmethod
     def from_touched(
-        cls, beliefs: Sequence[Weight], row: Sequence[float], noise: float = NOISE_SHARE
+        cls, beliefs: Sequence[Weight], row: Sequence[float], noise: Noise = NOISE
     ) -> RecursiveLeastSquares | None:
         """The inverse of `touched`, whose numbers are finite; None if it is invalid."""
         size = (math.isqrt(25 + 8 * len(row)) - 5) // 2
@@ -118,7 +138,7 @@ class RecursiveLeastSquares:
 
     @classmethod
     def _of(
-        cls, indices: Sequence[int], numbers: Sequence[float], beliefs: Sequence[Weight], noise: float
+        cls, indices: Sequence[int], numbers: Sequence[float], beliefs: Sequence[Weight], noise: Noise
     ) -> RecursiveLeastSquares | None:
         """The prior with the `_numbers_of` these weights; None if they are invalid."""
         size = len(indices)
@@ -228,8 +248,7 @@ class Learned:
     """One regression of a model and statistics of its answers. Stored as one row, statistics first."""
 
     beliefs: ClassVar[Sequence[Weight]]
-    noise: ClassVar[float] = NOISE_SHARE
-    """the share of an answer's tokens that its counters do not explain"""
+    noise: ClassVar[Noise] = NOISE
     is_sparse: ClassVar[bool] = False
     """True: only the weights that were learned are stored"""
     statistics: ClassVar[tuple[tuple[str, type[Statistics]], ...]]

@@ -41,14 +41,19 @@ class ModelState:
 # Stored name (another one after a change of the features), attribute, class. The last one determines the order of
 # restored models.
 STORED: tuple[tuple[str, str, Any], ...] = (
-    ("prompted-2", "prompted", ReferencedPrompt),
+    ("prompted-3", "prompted", ReferencedPrompt),
     ("prompts", "prompt", Prompts),
-    ("referenced-2", "referenced", ReferencedEstimate),
+    ("referenced-3", "referenced", ReferencedEstimate),
     ("tokenized", "tokenized", TokenizedEstimate),
     ("paces", "pace", Pace),
     ("floors", "floor", Floor),
     ("completions", "completion", Completions),
 )
+# Names of an earlier version, read where a state has nothing under the new name: what reads their rows.
+_EARLIER: dict[str, tuple[str, Callable[[list[float]], Any]]] = {
+    "prompted-3": ("prompted-2", ReferencedPrompt.of_version_2),
+    "referenced-3": ("referenced-2", ReferencedEstimate.of_version_2),
+}
 # The first version has these members even if they are empty.
 _ALWAYS = ("completions", "prompts", "tokenized")
 
@@ -79,7 +84,10 @@ class LearnedState:
         """The inverse of `export`."""
         models: dict[str, ModelState] = {}
         for name, attribute, kind in STORED:
-            for key, part in _restored(exported.get(name), kind.restored).items():
+            stored, read = name, kind.restored
+            if name in _EARLIER and name not in exported:
+                stored, read = _EARLIER[name]
+            for key, part in _restored(exported.get(stored), read).items():
                 setattr(kept(models, key, ModelState), attribute, part)
         return cls(models, _restored(exported.get("named"), Hidden.restored))
 

@@ -5,7 +5,7 @@ Invariant: the count is used unchanged until reports of the model differ, for in
 
 from __future__ import annotations
 
-from proxy.metering.estimator.regression import Errors, Learned, Weight
+from proxy.metering.estimator.regression import Errors, Learned, Noise, Weight
 from proxy.metering.usage import Evidence
 
 # From the recorded streams of `completion.BELIEFS`; rounded.
@@ -19,7 +19,7 @@ BELIEFS = (
 )
 
 # Most answers are billed exactly as counted; larger differences have other causes, and little influence.
-_NOISE = 0.01
+_NOISE = Noise(0.01)
 # Before any report: it may be the wrong tokenizer.
 ERROR_PRIOR = 0.1
 

@@ -90,8 +90,8 @@ def test_what_was_counted_is_learned_later(
     assert ended.errors == pytest.approx(later, abs=0.004)
     learned = estimator.export()
     assert bool(learned["tokenized"]) is bool(counted and counted.own)
-    assert ("referenced-2" in learned) is bool(counted and not counted.own)
-    assert ("prompted-2" in learned) is bool(counted)
+    assert ("referenced-3" in learned) is bool(counted and not counted.own)
+    assert ("prompted-3" in learned) is bool(counted)
 
 
 @pytest.mark.parametrize("details", [{}, {"refuted": {"completion_tokens": {"reported": 1, "at_least": 7}}}])

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, reading
-from proxy.metering.estimator.referenced import BELIEFS, Spread
+from proxy.metering.estimator.referenced import BELIEFS, kind_of
+from proxy.metering.estimator.spread import KINDS, Spread
 from proxy.metering.metered import Metered
 from proxy.metering.profile import PIECE_CHARS, Counted, Profile, profile_of, profiles_of
 from proxy.metering.usage import Evidence, PromptEvidence, Usage, UsageSource
@@ -236,21 +237,118 @@ def test_an_estimate_is_possible_whatever_was_counted(
 
 def test_what_cannot_have_been_learned_is_left_out() -> None:
     good = taught(1.0, 0.8).export()
-    row = good["referenced-2"][KEY]
-    assert len(row) < 150, "only what was learned is stored"
+    row = good["referenced-3"][KEY]
+    assert len(row) < 200, "only what was learned is stored"
     bad = ([], [1.0] * 4, row[:-1], [*row, 1.0], [9.0, *row[1:]], [*row[:3], 77.0, *row[4:]], ["x"], None)
     for one in bad:
-        again = Estimator.restore(good | {"referenced-2": {KEY: one}, "prompted-2": {KEY: one}}).export()
-        assert "referenced-2" not in again
-        assert "prompted-2" not in again
+        for version in ("2", "3"):
+            names = {f"referenced-{version}": {KEY: one}, f"prompted-{version}": {KEY: one}}
+            kept = {name: rows for name, rows in good.items() if not name.endswith("-3")}
+            again = Estimator.restore(kept | names).export()
+            assert "referenced-3" not in again
+            assert "prompted-3" not in again
+
+
+# What `reference-2` stored of a model with 1.4 of the reference's tokens in English, in events of several tokens, after
+# twenty answers: the spread of all kinds, the shape, and the touched weights with their covariance.
+VERSION_2 = [1.39, 20.0, 0.0, 8.0, 1.0, 0.0, 1.4, 4e-05]
+PROMPTS_2 = [1.39, 20.0, 0.0, 0.0, 1.4, 4e-05]
+
+
+def test_what_an_earlier_version_had_learned_is_read() -> None:
+    old = {"version": "ridge-2", "referenced-2": {KEY: VERSION_2}, "prompted-2": {KEY: PROMPTS_2}}
+    estimator = Estimator.restore(json.loads(json.dumps(old)))
+    assert estimate(WORDS, 125, estimator)[0] == pytest.approx(700, rel=0.01)
+    prompt = PromptEvidence(messages=1, chars_latin=WORDS.chars)
+    assert estimator.prompt_counted(KEY, prompt, WORDS)[0] == pytest.approx(707, rel=0.01)
+    again = estimator.export()
+    assert "referenced-2" not in again
+    assert Estimator.restore(again).export() == again
+    newer = Estimator.restore(again | {"referenced-2": {KEY: [*VERSION_2[:-2], 1.1, 4e-05]}})
+    assert estimate(WORDS, 125, newer)[0] == pytest.approx(700, rel=0.01), "the newer state counts"
 
 
 def test_the_stated_error_comes_to_cover_nine_of_ten() -> None:
     rng, spread = random.Random(7), Spread()
-    for _ in range(3000):
-        spread.learn(abs(rng.gauss(0, 0.6)))
-    held = sum(abs(rng.gauss(0, 0.6)) <= spread.most_deviations for _ in range(3000)) / 3000
+    for number in range(3000):
+        spread.learn(1, number + 1, abs(rng.gauss(0, 0.6)))
+    held = sum(abs(rng.gauss(0, 0.6)) <= spread.most_deviations(1) for _ in range(3000)) / 3000
     assert 0.87 <= held <= 0.95
+
+
+def test_each_kind_of_text_has_its_own_spread() -> None:
+    rng, spread = random.Random(7), Spread()
+    before = spread.most_deviations(2)
+    for number in range(100):
+        spread.learn(0, number + 1, abs(rng.gauss(0, 0.1)))
+        spread.learn(1, number + 1, abs(rng.gauss(0, 1.5)))
+    assert spread.most_deviations(0) < 0.6
+    assert spread.most_deviations(1) > 2
+    assert spread.most_deviations(2) == pytest.approx(before, rel=0.2), "a kind that was not seen"
+
+
+def test_an_answer_that_repeats_a_text_says_nothing_about_others() -> None:
+    spread = Spread()
+    for _ in range(50):
+        assert spread.learn(0, 500, 0.01)
+    assert spread.most_deviations(0) > 1.3
+
+
+def thai(rng: random.Random, chars: int) -> tuple[Profile, int]:
+    """Sentences of 80 characters, some with names and numbers in them; 1.85 tokens a character."""
+    letters = [round(80 * rng.uniform(0.75, 1.0)) for _ in range(chars // 80)]
+    reference = round(sum(0.43 * count + 0.25 * (80 - count) for count in letters))
+    return Profile(reference, chars, letters=chars - sum(letters), thai=sum(letters)), round(1.85 * chars)
+
+
+@pytest.mark.parametrize("english", [0, 100])
+@pytest.mark.parametrize("chars", [800, 4000])
+def test_a_short_text_is_within_the_error_that_longer_ones_and_other_kinds_are_learned_with(
+    english: int, chars: int
+) -> None:
+    """Answers that were cut are shorter than those that teach, and the spread of one kind is not another's."""
+    held = 0
+    for seed in range(60):
+        estimator, rng = Estimator(), random.Random(seed)
+        for _ in range(english):
+            size = rng.randint(50, 900)
+            learn(estimator, WORDS.times(size / 500), size // 4, round(1.02 * size))
+        for _ in range(20):
+            profile, tokens = thai(rng, rng.randint(chars // 160, chars // 80) * 80)
+            learn(estimator, profile, tokens // 4, tokens)
+        profile, tokens = thai(rng, 400)
+        found, error = estimate(profile, tokens // 4, estimator)
+        held += abs(found / tokens - 1) <= error < 0.1
+    assert held >= 54, "nine of ten"
+
+
+def test_the_size_of_events_tells_of_a_script_that_is_new_to_a_model() -> None:
+    estimator, rng = Estimator(), random.Random(2)
+    for _ in range(20):
+        size = rng.randint(50, 900)
+        learn(estimator, WORDS.times(size / 500), round(size / rng.uniform(3.8, 4.2)), size)
+    profile, events, tokens = reported("tamil", 3.6, 300, 4.0)
+    found, error = estimate(profile, events, estimator)
+    assert found == pytest.approx(tokens, rel=0.2)
+    assert abs(found / tokens - 1) <= error < 0.4
+    assert estimate(WORDS, 1, estimator)[0] == pytest.approx(500, rel=0.05), "one event for all says nothing"
+    for _ in range(200):
+        learn(estimator, WORDS, 1, 500)
+    assert estimate(profile, events, estimator)[0] == pytest.approx(found, rel=0.02), "and teaches nothing"
+
+
+@pytest.mark.parametrize(
+    ("profile", "kind"),
+    [
+        (WORDS, 14), (Profile(300, 700, thai=650), 8), (chinese(300), 9),
+        (Profile(300, 400, han=200, kana=150), 10), (Profile(300, 1000, letters=850, accented=30), 12),
+        (Profile(300, 1000, letters=850, accented=30, extended=40), 13), (Profile(300, 600, letters=450, emoji=60), 15),
+        (Profile(300, 900, letters=600, marks=150), 16), (Profile(300, 900, letters=400, marks=150, digits=120), 17),
+        (Profile(600, 900, letters=700, digits=200, numbers=190), 18), (Profile(), 14),
+    ],
+)  # fmt: skip
+def test_the_kind_of_a_text(profile: Profile, kind: int) -> None:
+    assert kind_of(profile) == kind < KINDS
 
 
 def test_prompts_are_counted_and_learned() -> None:

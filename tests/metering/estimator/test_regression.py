@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.estimator.regression import RecursiveLeastSquares, Weight
+from proxy.metering.estimator.regression import Noise, RecursiveLeastSquares, Weight
 
 BELIEFS = (Weight(2.0, 2.0, least=0.0, most=50.0), Weight(1.0, 0.3, least=0.25, most=4.0), Weight(0.0, 0.5, -1.0, 1.0))
 COUNTERS = st.tuples(st.just(1.0), st.floats(0, 1e7), st.floats(0, 1e7))
@@ -77,3 +78,26 @@ def test_forgets_towards_being_unsure_and_never_beyond() -> None:
 )
 def test_what_cannot_be_a_row_is_none(row: list[float]) -> None:
     assert RecursiveLeastSquares.restored(BELIEFS, row) is None
+
+
+def test_a_surprise_is_explained_by_weights_that_are_not_known_yet() -> None:
+    """Where a regression says so; where it does not, most of a surprise is noise."""
+    beliefs = (Weight(1.0, 0.2, least=0.0, most=5.0),)
+    open_minded = RecursiveLeastSquares(beliefs, Noise(0.03, doubt=2.0))
+    strict = RecursiveLeastSquares(beliefs, Noise(0.03))
+    for one in (open_minded, strict):
+        one.learn([500.0], 850.0)  # 3.5 deviations off
+    assert open_minded.tokens([500.0]) == pytest.approx(850, rel=0.02)
+    assert strict.tokens([500.0]) < 770
+    for one in (open_minded, strict):
+        for _ in range(30):
+            one.learn([500.0], 850.0)
+        known = one.tokens([500.0])
+        one.learn([500.0], 2500.0)
+        assert one.tokens([500.0]) == pytest.approx(known, rel=0.05), "what is known stays"
+
+
+def test_of_short_answers_less_is_certain() -> None:
+    noise = Noise(0.005, of_token=0.6)
+    shares = [math.sqrt(noise.variance(tokens)) / tokens for tokens in (50, 500, 5000)]
+    assert shares == pytest.approx([0.087, 0.028, 0.010], abs=0.001)
