@@ -422,6 +422,12 @@ async def test_stream_options_that_are_refused_are_taken_back_and_remembered(
     assert [(entry["outcome"], entry["usage_source"]) for entry in entries] == [("served", "estimated")] * 2
 
 
+async def test_an_error_after_stream_options_are_taken_back_has_its_own_body(deployment: Deployment) -> None:
+    plan = msgspec.structs.replace(plans.error_script(429, "slow down"), refuse_stream_options=400)
+    response = await deployment.post(deployment.plan("cancel", plan))
+    assert (response.status, error_of(response)["message"]) == (429, "slow down")
+
+
 async def test_stream_options_that_the_client_asked_for_are_its_own(deployment: Deployment) -> None:
     model = deployment.plan("cancel", plans.refuses_stream_options(EVENTS))
     response = await deployment.post(model, usage=True)
