@@ -20,6 +20,7 @@ from tests.console.mailing import CUSTOMER, SELLER, mailing
 from tests.console.stand import MAIL_PASSWORD, READER, WORKER, Stand
 from tests.support.net import free_port
 from tests.support.smtp_server import SmtpServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.io
 
@@ -132,6 +133,19 @@ def test_a_failure_names_the_server_and_its_answer(
     server.answers = {}
     monkeypatch.setattr(statement_mail, "SEND_S_MAX", 10.0)
     assert sent(stand).status == 200
+
+
+def test_a_mail_server_that_hangs_holds_up_no_other_operator(both: tuple[Stand, SmtpServer]) -> None:
+    """Before: two sendings took both threads of operators for 30 s, in which no key could be blocked."""
+    stand, server = both
+    server.answers["EHLO"] = "hang"
+    with ThreadPoolExecutor(3) as pool:
+        sendings = [pool.submit(sent, stand, again=True) for _ in range(3)]
+        wait_until(lambda: len(server.lines) >= 2)
+        stand.post("/key/block", {"key": stand.get("/key/list")["keys"][0]["token"]})
+        assert not any(one.done() for one in sendings)
+        server.close()
+        assert {one.result().body["error"]["code"] for one in sendings} == {"mail_failed"}
 
 
 def test_without_the_extra_the_page_is_attached(

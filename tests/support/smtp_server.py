@@ -60,8 +60,9 @@ class SmtpServer:
 
     def close(self) -> None:
         self._free.set()
-        # Linux wakes a thread that accepts only by this.
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is closed already
+            # Linux wakes a thread that accepts only by this.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:

@@ -91,6 +91,8 @@ class PeriodsApi:
     ledger: LedgerStore
     operations: AuditedOperations
     threads: BoundedExecutor
+    issuing: BoundedExecutor
+    """for the final statements"""
     unsettled: Callable[[Month], Awaitable[Sequence[Mapping[str, Any]]]]
     """records that may still be settled for a month; raises OSError"""
     checks: Callable[[Month], Awaitable[list[ClosingCheck]]]
@@ -159,7 +161,7 @@ class PeriodsApi:
     async def _issued(self) -> None:
         """Wait at most ISSUE_WAIT_S for the final statements. The thread goes on to make them after that; if it cannot,
         `close_months` in runtime/machine does so later."""
-        issued = self.threads.run(issue_all, self.engine)
+        issued = self.issuing.run(issue_all, self.engine)
         done, _ = await asyncio.wait({issued}, timeout=ISSUE_WAIT_S)
         if done and (failure := issued.exception()) is not None:
             if not isinstance(failure, LedgerUnavailable):

@@ -85,6 +85,8 @@ class StatementSendingApi:
 
     statements: StatementsApi
     operations: AuditedOperations
+    sending: AuditedOperations
+    """on threads that a mail server may hold for long"""
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -111,7 +113,7 @@ class StatementSendingApi:
             now = self.statements.unix_time()
             send_statement(mail, self.statements.audit_log, entry, again=body.again, now=now)
 
-        await self.operations.run(call, SEND, mail.number, mail.details, work)
+        await self.sending.run(call, SEND, mail.number, mail.details, work)
         return ApiReply(await self.statements.threads.run(self._shown, mail))
 
     # -- on a thread

@@ -70,6 +70,10 @@ from proxy.storage.executor import BoundedExecutor
 # A few reads of the ledger at once and a few that wait, so that no dashboard slows the settling down.
 THREADS = 2
 WAITING_MAX = 32
+# A mail server may take 30 s, and so may the repricing of many requests: meanwhile other operators block keys and stop
+# streams.
+LONG_THREADS = 2
+LONG_WAITING_MAX = 8
 
 
 class Console:
@@ -97,6 +101,8 @@ class Console:
         self._models = models
         self.threads = CallerThreads(THREADS, name="console", waiting_max=WAITING_MAX)
         """for reads and changes of the ledger"""
+        self._long_threads = BoundedExecutor(LONG_THREADS, name="long console", waiting_max=LONG_WAITING_MAX)
+        """for what takes long: sending, repricing, final statements"""
         self._server: Server | None = None
         self._reports = LedgerReports(store.engine, self.threads, running.key_of, store.end_user_pepper())
         self.url: str | None = None
@@ -174,6 +180,7 @@ class Console:
         if self._server is not None:
             await self._server.stop_listening()
             await self._server.close()
+        await asyncio.to_thread(self._long_threads.close)
         await asyncio.to_thread(self.threads.close)
 
     def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
@@ -181,6 +188,7 @@ class Console:
         name may contain a slash."""
         store = self._store
         operations = AuditedOperations(store.audit_log, self.threads, self._keyring)
+        long_operations = AuditedOperations(store.audit_log, self._long_threads, self._keyring)
         paid = partial(read_paid, store.engine)
         keys = KeysApi(
             store.engine, store.keys, store.accounts, operations, self.threads, pepper=store.pepper(),
@@ -208,17 +216,17 @@ class Console:
         ).endpoints()  # fmt: skip
         yield from ModelsApi(self._reports, configured=self._state.models, unix_time=time.time).endpoints()
         yield from RerateApi(
-            store.engine, store.ledger, operations, self.threads, is_configured=self._is_configured,
+            store.engine, store.ledger, long_operations, self._long_threads, is_configured=self._is_configured,
             configured_prices=self._prices, unix_time=time.time,
         ).endpoints()  # fmt: skip
         statements = StatementsApi(
             store.engine, self.threads, store.accounts, store.keys, store.audit_log, letterhead=self._letterhead,
             unix_time=time.time, hides_providers=self._hides_providers,
         )  # fmt: skip
-        yield from StatementSendingApi(statements, operations).endpoints()
+        yield from StatementSendingApi(statements, operations, long_operations).endpoints()
         yield from statements.endpoints()
         yield from PeriodsApi(
-            store.engine, store.ledger, operations, self.threads,
+            store.engine, store.ledger, operations, self.threads, self._long_threads,
             unsettled=partial(unsettled, self._settings, store.engine, in_thread=self.threads.run),
             checks=partial(closing_checks, self._settings, store.engine, in_thread=self.threads.run),
             letterhead=self._letterhead, unix_time=time.time,
