@@ -85,9 +85,9 @@ ANSWER_BELIEFS = (
 )
 # Of answers of one kind, their tokens: what the features above do not tell apart.
 KIND_BELIEFS = (
-    Weight(0.0, 0.1, least=-0.9, most=4.0),  # letters of western Europe
-    Weight(0.0, 0.1, least=-0.9, most=4.0),  # further Latin letters
-    Weight(0.0, 0.1, least=-0.9, most=4.0),  # plain
+    Weight(0.0, 0.06, least=-0.9, most=4.0),  # letters of western Europe
+    Weight(0.0, 0.06, least=-0.9, most=4.0),  # further Latin letters
+    Weight(0.0, 0.04, least=-0.9, most=4.0),  # plain
     Weight(0.0, 0.25, least=-0.9, most=4.0),  # emoji and rare characters
     Weight(0.0, 0.1, least=-0.9, most=4.0),  # code
     Weight(0.0, 0.1, least=-0.9, most=4.0),  # data: punctuation and digits
