@@ -142,10 +142,10 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
-def confirm(options: argparse.Namespace, question: str) -> None:
+def confirm(options: argparse.Namespace, question: str, *, by_default: bool = True) -> None:
     """Ask before a step that cannot be undone: the next line of standard input is the answer, also from a pipe or a
-    file. Where there is neither a line nor a terminal, as under cron, the answer is yes. Raises Failure for any other
-    one."""
+    file. `by_default`: whether the answer is yes where there is neither a line nor a terminal, as under cron. Raises
+    Failure for any other one."""
     if options.yes:
         return
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -154,6 +154,8 @@ def confirm(options: argparse.Namespace, question: str) -> None:
     except OSError:  # closed, or not readable
         answer = ""
     if not answer and (sys.stdin is None or not sys.stdin.isatty()):
+        if not by_default:
+            raise Failure("nothing was changed; --yes answers the question")
         print("yes, without any input", file=sys.stderr)
     elif answer.strip().lower() not in ("y", "yes"):
         raise Failure("nothing was changed")

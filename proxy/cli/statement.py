@@ -132,7 +132,7 @@ def _send(options: argparse.Namespace, month: Month) -> None:
         require_address(mail)
         sent = earlier_sending(store.audit_log, mail.number)
         if sent is not None:
-            confirm(options, f"{mail.number}: {sent_text(sent)}. Send it again?")
+            confirm(options, f"{mail.number}: {sent_text(sent)}. Send it again?", by_default=False)
         by = Actor(operator(), "cli", socket.gethostname())
         with store.audit_log.operation(by, SEND, mail.number, mail.details) as entry:
             send_statement(mail, store.audit_log, entry, again=sent is not None, now=time.time())

@@ -46,6 +46,8 @@ def test_it_is_sent_once_and_again_on_request(
     monkeypatch.setattr("sys.stdin", Terminal("no\n"))
     assert run.refused(*SEND).endswith("nothing was changed")
     assert "was sent to acme@customer.example on " in run.err
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run.refused(*SEND).endswith("nothing was changed; --yes answers the question"), "a cron job that ran twice"
     assert len(server.received) == 1
     run(*SEND, "--to", "cfo@customer.example", "--yes")
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))

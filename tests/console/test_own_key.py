@@ -262,10 +262,10 @@ def test_a_holder_sees_prices_and_rotates_in_the_console(stand: Stand, page: Pag
     page.get_by_role("button", name="Create secret").click()
     new = page.locator("#secret").input_value()
     assert stand.get("/v1/me", key=new)["key_id"] == "key-1"
-    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Done", exact=True).click()
+    page.get_by_text("Old secret valid until").wait_for()
     page.reload()
     heading(page, "My key")
-    page.get_by_text("Old secret valid until").wait_for()
     page.get_by_role("button", name="Rotate the secret").click()
     page.get_by_role("button", name="Create secret").click()
     page.get_by_text("The secret of this key was changed").wait_for()

@@ -24,12 +24,15 @@ const stateOf = (key) => (key.revoked ? "revoked" : key.blocked ? "blocked" : ke
 
 // -- actions
 
+/** Closes the dialog of a button, as Escape does. */
+const shut = (event) => event.currentTarget.closest("dialog").close();
+
 /** Shows a new secret, once. */
 const Secret = ({ key_alias, secret, done }) => html`<${Dialog} title=${`Secret of ${key_alias}`} done=${done}>
   <p>This secret is shown only once. Copy it now and store it safely.</p><label for="secret">Secret</label>
   <div class="row"><input id="secret" readonly value=${secret} spellcheck="false" autocomplete="off" onFocus=${(event) => event.currentTarget.select()} />
     <${Copy} text=${secret} /></div>
-  <div class="row end"><button type="button" class="main" onClick=${closeDialog}>Done</button></div><//>`;
+  <div class="row end"><button type="button" class="main" onClick=${shut}>Done</button></div><//>`;
 
 const secretOf = (answer, again) => html`<${Secret} key_alias=${answer.key_alias} secret=${answer.key} done=${again} />`;
 
