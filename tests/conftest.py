@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import traceback
 from collections.abc import Generator
 
 import pytest
@@ -128,5 +130,9 @@ def pytest_configure(config: pytest.Config) -> None:
     cost.register(config)
     config.pluginmanager.register(workers)
     config.pluginmanager.import_plugin("tests.support.fixtures")
+    if sys.version_info < (3, 12):
+        # It parses a line for its marks. If the garbage collector has it print a traceback (a task's, for example)
+        # while a test parses a file, `ast.parse` fails there: "AST constructor recursion depth mismatch".
+        traceback._extract_caret_anchors_from_line_segment = lambda _: None  # type: ignore[attr-defined]
     if os.environ.get("CI") == "true":
         config.pluginmanager.register(Promised(), "promised")

@@ -26,7 +26,7 @@ from proxy.cli.common import (
     with_config,
 )
 from proxy.cli.dimension_options import dimension_name, values_exported
-from proxy.cli.values import month, time_zone
+from proxy.cli.values import email_address, month, time_zone
 from proxy.foundation.users import operator
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ def add_commands(commands: Any) -> None:
         "installed, else as HTML; recorded in the audit log",
     )
     statement.add_argument(
-        "--to", metavar="ADDRESS", help="with --send: to this address (default: that of the customer in the settings)"
+        "--to",
+        type=email_address,
+        metavar="ADDRESS",
+        help="with --send: to this address (default: that of the customer in the settings)",
     )
     add_yes(statement)
 

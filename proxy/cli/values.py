@@ -54,6 +54,15 @@ def moment_text(text: str) -> str:
     return text
 
 
+def email_address(text: str) -> str:
+    """One e-mail address, without a name."""
+    from proxy.settings.mail import is_address
+
+    if not is_address(text):
+        raise argparse.ArgumentTypeError("must be an e-mail address, such as billing@example.com")
+    return text
+
+
 def duration(text: str) -> int:
     """A duration, such as `90m`. Returns seconds."""
     return option_value(seconds_from, text)

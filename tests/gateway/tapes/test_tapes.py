@@ -245,7 +245,7 @@ def test_there_may_be_no_room_at_all() -> None:
 
 
 async def test_it_is_kept_for_its_time() -> None:
-    tapes = Tapes(bytes_max=100, total_bytes_max=1 << 20, kept_s=0.05)
+    tapes = Tapes(bytes_max=100, total_bytes_max=1 << 20, kept_s=0.3)
     for name in ("one", "two"):
         made(tapes, name).add(b"data: x\n\n")
         tapes.end(tapes._running[name], whole=True, error_sent=False)
