@@ -2,6 +2,7 @@
 
 Invariants:
 - Only the statement of a closed month is sent.
+- A project or a key has no address by its name: another customer's may have the same.
 - A statement is sent a second time only on request. Of two operators who send it at the same time, one is refused.
 - The audit log has who sent which statement to whom, and when; the state "sent" follows from it.
 """
@@ -119,7 +120,7 @@ def statement_mail(statement: Statement, letterhead: StatementSettings, to: str 
         raise NotSendableError(f"month: {month} is not closed: only final statements are sent")
     if letterhead.mail is None:
         raise NotSendableError("no mail server is configured: see `statement.mail` in the settings")
-    address = to or letterhead.customer(owner.scope_id, owner.name).email
+    address = to or letterhead.email(owner.scope_id, owner.name if owner.kind == "organization" else None)
     if to and not is_address(to):
         raise NotSendableError("to: must be an e-mail address, such as billing@example.com")
     kind = "pdf" if has_pdf() and rows_of(statement) <= PDF_ROWS_MAX else "html"
@@ -129,9 +130,10 @@ def statement_mail(statement: Statement, letterhead: StatementSettings, to: str 
 def require_address(mail: StatementMail) -> None:
     """Raises NotSendableError for a mail without an address."""
     if not mail.to:
-        name = mail.statement.owner.name
+        owner = mail.statement.owner
+        entry = owner.name if owner.kind == "organization" else owner.scope_id
         raise NotSendableError(
-            f"to: {name} has no e-mail address: set `statement.customers.{name}.email`, or give an address"
+            f"to: {owner.name} has no e-mail address: set `statement.customers.{entry}.email`, or give an address"
         )
 
 

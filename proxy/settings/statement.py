@@ -71,7 +71,8 @@ class CustomerSettings:
     tax_id: str = setting(line(), "its tax number, with its label: `VAT DE123456789`", default="", shown="none")
     email: str = setting(
         email_address(),
-        "where its statements are sent; the present one, also for closed months",
+        "where its statements are sent, the present one, also for closed months; of a project or a key, under its id: "
+        "several customers may have projects of one name",
         default="",
         shown="none",
     )
@@ -127,3 +128,9 @@ class StatementSettings:
         """The customer with this id or name; without one, an entry with its name."""
         found = self.customers.get(scope_id) or self.customers.get(name) or CustomerSettings(name=name)
         return replace(found, legal_name=found.legal_name or name)
+
+    def email(self, scope_id: str, organization: str | None) -> str:
+        """Where the statements of the customer with this id are sent; empty: unknown. `organization`: its name, which
+        no other organization has; None: it is a project or a key, whose name does not say whose it is."""
+        found = self.customers.get(scope_id) or self.customers.get(organization or "")
+        return "" if found is None else found.email

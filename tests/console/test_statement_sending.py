@@ -177,6 +177,16 @@ def test_what_is_wrong_is_named(both: tuple[Stand, SmtpServer], stand: Stand) ->
     assert "see `statement.mail` in the settings" in sent(stand).body["error"]["message"]
 
 
+def test_a_project_has_no_address_by_its_name(both: tuple[Stand, SmtpServer]) -> None:
+    """Before: it was sent to the customer whose project, or organization, has the same name."""
+    stand, server = both
+    project = {"scope_id": "proj_default", "month": MONTH}
+    assert stand.get(f"/v1/statements/mail?scope_id=proj_default&month={MONTH}")["to"] is None
+    refused = stand("POST", "/v1/statements/send", project).body["error"]["message"]
+    assert "set `statement.customers.proj_default.email`" in refused
+    assert server.lines == []
+
+
 def test_a_customer_without_an_address_needs_one(tmp_path: Path) -> None:
     port = free_port()
     with mailing(tmp_path, email="", port=port) as (stand, _):
