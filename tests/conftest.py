@@ -59,7 +59,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(item: pytest.Item) -> int:
-    """First what waits, then what starts processes: at the end no worker should wait for another's."""
+    """First what waits, then what starts processes: at the end no worker should wait for another's. Last what needs a
+    browser, which gives up its requests (ERR_NETWORK_CHANGED) when a container or a network of the tests begins."""
+    if "browser" in getattr(item, "fixturenames", ()):
+        return 3
     if item.get_closest_marker("waits"):
         return 0
     return 1 if item.get_closest_marker("process") else 2
