@@ -7,6 +7,12 @@ import { html, Money, openDialog, Pairs, Time, toast } from "./ui.js";
 
 const Before = ({ of }) => html`<p class="notice">${of.is_certain ? "Sent" : "Perhaps sent"} to ${of.to}, <${Time} at=${of.at} />, by ${of.by}.</p>`;
 
+/** Another operator has sent it since the dialog was opened, which is shown again with that. */
+const sentMeanwhile = (error) => {
+  if (error.code !== "already_sent") throw error;
+  return { sent: null };
+};
+
 /** Asks where to send the final statement `one`, a row of the list, and sends it. `done`: called when it is sent. */
 export async function sendStatement(one, month, done) {
   const named = { scope_id: one.scope_id, month };
@@ -18,6 +24,6 @@ export async function sendStatement(one, month, done) {
       <details><summary>Text</summary><pre tabindex="0">${mail.text}</pre></details>`}
     fields=${{ to: { label: "To", type: "email", required: true, hint: mail.to ? "" : "the customer has no address in statement.customers",
     from: () => mail.to ?? "", to: same } }}
-    send=${(body) => post("v1/statements/send", { ...named, ...body, again: Boolean(mail.sent) })}
-    done=${({ sent }) => (toast(`Sent to ${sent.to}.`), done())} />`);
+    send=${(body) => post("v1/statements/send", { ...named, ...body, again: Boolean(mail.sent) }).catch(sentMeanwhile)}
+    done=${({ sent }) => (sent ? (toast(`Sent to ${sent.to}.`), done()) : sendStatement(one, month, done))} />`);
 }
