@@ -29,6 +29,7 @@ AREAS: Mapping[str, tuple[Sequence[str], int, Sequence[str]]] = {
 # Mutants that change nothing a test could see, each with the reason.
 EQUIVALENT: Mapping[str, str] = {
     "proxy/billing/entries.py entry_id: False -> True": "usedforsecurity only says whether FIPS allows SHA-1",
+    "proxy/billing/later.py _opened: 0 -> 1": "a report has all counts: nothing reads the estimate of the prompt",
     "proxy/ledger/settling/spend.py _first_us: 0 -> 1": "no entry was settled in the first microsecond of 1970",
 }
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.pricing.prices import configured, pinned, price_text, rates_for, unpriced_service
+from proxy.billing.pricing.prices import configured, facts_of, pinned, price_text, rates_for, unpriced_service
 from proxy.billing.pricing.quote import quote
 from proxy.billing.pricing.rules import NOBODY, Hours, Payer, PricedRequest, PriceRule, PriceSide, RuledLists
 from proxy.billing.record import BillableParts, Price, Rates
@@ -138,6 +138,13 @@ def test_rules_about_an_answer_multiply_what_the_list_says_of_it() -> None:
     assert rates_for(made, 5).input == 10 * MILLION
     assert unpriced_service(after(rules[0]), ServedAs("priority")) == []
     assert unpriced_service(after(rules[0]), ServedAs("flex")) == ["tier:flex"]
+
+
+def test_the_facts_that_may_change_a_list() -> None:
+    multipliers = {"speed:fast": "6", "tier:flex": "0.5", "host:eu.example": "1.1", "rule:acme": "0.9"}
+    listed = configured(*LIST.tiers, service_tiers={"flex": LIST.tiers}, multipliers=multipliers)
+    assert facts_of(listed) == ["tier:flex", "speed:fast"]
+    assert facts_of(LIST) == []
 
 
 def test_what_a_provider_states_is_the_price_times_the_rules() -> None:
