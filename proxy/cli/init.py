@@ -102,13 +102,24 @@ def _from_litellm(source: Path) -> tuple[str, list[str]]:
         raise Failure(f"{source}: {wrong}") from None
     if not found.document["models"]:
         raise Failure("\n".join([f"{source}: no model could be converted", *_notes(source, found.notes)]))
-    body = yaml.safe_dump(found.document, sort_keys=False, allow_unicode=True)
+    body = yaml.dump(found.document, Dumper=_plain_dumper(), sort_keys=False, allow_unicode=True)
     told = [f"{source}: {path}: the key is not written: set {name}" for name, path in found.variables.items()]
     told += _notes(source, found.notes)
     told += _unpriced(found.document, body)
     told.append("keys, teams and their budgets are in LiteLLM's database: create them with `tokenweir keys create`")
     comments = "".join(f"# {line}\n" for line in told)
     return f"{_HEAD}# From {source.name}. What is not here:\n{comments}\ndata_dir: ./data\n{body}{_ADMIN}", told
+
+
+def _plain_dumper() -> Any:
+    """A dumper without anchors: each price is written out."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, _: Any) -> bool:
+            return True
+
+    return Plain
 
 
 def _unpriced(document: Any, text: str) -> list[str]:

@@ -85,7 +85,7 @@ def converted(old: object) -> Converted:
     """Convert a parsed file. Raises ValueError if it is not LiteLLM's."""
     if not isinstance(old, dict) or not isinstance(old.get("model_list"), list):
         raise ValueError("model_list: is missing: this is no configuration of LiteLLM's proxy")  # noqa: TRY004
-    conversion = _Conversion()
+    conversion = _Conversion(frozenset(_named(old)))
     for number, entry in enumerate(old["model_list"]):
         conversion.add(entry, f"model_list[{number}]")
     for section in ("router_settings", "litellm_settings", "general_settings"):
@@ -97,7 +97,9 @@ def converted(old: object) -> Converted:
 
 
 class _Conversion:
-    def __init__(self) -> None:
+    def __init__(self, named: frozenset[str]) -> None:
+        """`named`: the variables that the old file names. None of them takes the place of a key."""
+        self._named = named
         self._providers: dict[str, Json] = {}
         self._models: dict[str, list[Json]] = {}
         self._prices: dict[str, Json] = {}
@@ -105,6 +107,7 @@ class _Conversion:
         self._in_order: set[str] = set()
         self._notes: list[Note] = []
         self._variables: dict[str, str] = {}
+        self._of_key: dict[tuple[str, str], str] = {}  # usual variable and key in the file → the variable
 
     def note(self, path: str, text: str) -> None:
         self._notes.append(Note(path, text))
@@ -194,8 +197,11 @@ class _Conversion:
         if variable is not None:
             return variable
         base = f"{re.sub('[^A-Z0-9]', '_', kind.name.upper())}_API_KEY"
-        name = next(name for name in _numbered(base, "_") if name not in self._variables)
-        self._variables[name] = f"{path}.api_key"
+        name = self._of_key.get((base, str(key)))
+        if name is None:
+            used = self._named | self._variables.keys()
+            name = self._of_key[base, str(key)] = next(name for name in _numbered(base, "_") if name not in used)
+            self._variables[name] = f"{path}.api_key"
         return f"${{{name}}}"
 
     def settle(self, section: Any, path: str) -> None:
@@ -268,6 +274,15 @@ def _split(model: str, given: object) -> tuple[str, str]:
 def _variable(value: object) -> str | None:
     found = _ENVIRONMENT.fullmatch(value) if isinstance(value, str) else None
     return None if found is None else f"${{{found[1]}}}"
+
+
+def _named(part: object) -> Iterator[str]:
+    """The variables that a part of the file names."""
+    members = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    for member in members:
+        yield from _named(member)
+    if isinstance(part, str) and (found := _ENVIRONMENT.fullmatch(part)):
+        yield found[1]
 
 
 def _with_end(url: str, end: str) -> str:

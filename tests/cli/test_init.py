@@ -113,6 +113,7 @@ def test_a_litellm_proxy_s_file_is_converted(here: Path, capsys: pytest.CaptureF
     told = capsys.readouterr().err
     text = (here / "tokenweir.yaml").read_text()
     assert "canary" not in text + told
+    assert "&id" not in text, "prices are written out"
     document: dict[str, Any] = yaml.safe_load(text)
     document["models"].pop("unpriced")
     (here / "priced.yaml").write_text(yaml.safe_dump(document))
@@ -156,6 +157,18 @@ def test_a_litellm_proxy_s_file_is_converted(here: Path, capsys: pytest.CaptureF
         assert line in told
         assert f"{line}" in text, "the same lines are comments of the new file"
     assert "litellm_settings.cache:" not in told, "what is off needs no line"
+
+
+def test_each_key_in_the_old_file_gets_one_variable_that_no_other_key_has() -> None:
+    keys = ["sk-a", "os.environ/OPENAI_API_KEY", "sk-b", "sk-a"]
+    listed = [
+        {"model_name": f"m{n}", "litellm_params": {"model": "openai/m", "api_key": key}} for n, key in enumerate(keys)
+    ]
+    found = converted({"model_list": listed})
+    written = {name: section["api_key"] for name, section in found.document["providers"].items()}
+    assert list(written.values()) == ["${OPENAI_API_KEY_2}", "${OPENAI_API_KEY}", "${OPENAI_API_KEY_3}"]
+    assert list(found.variables) == ["OPENAI_API_KEY_2", "OPENAI_API_KEY_3"]
+    assert found.document["models"]["m3"]["provider"] == found.document["models"]["m0"]["provider"]
 
 
 @pytest.mark.parametrize("text", ["[]", "model_list: 7", "models: {}", "a: [", ""])
