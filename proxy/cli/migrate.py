@@ -89,7 +89,8 @@ def _move(options: argparse.Namespace) -> None:
         )
     if (file.parent / "pepper").exists():
         print(
-            "tokenweir: set key_pepper to the output of `tokenweir keys pepper` with the earlier configuration",
+            "tokenweir: set key_pepper to the output of `tokenweir keys pepper --config FILE` with the earlier "
+            "configuration; another pepper makes every key invalid",
             file=sys.stderr,
         )
 

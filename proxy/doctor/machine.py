@@ -100,12 +100,23 @@ def _free_space(case: CheckedDeployment) -> Finding:
 
 
 def _pepper(case: CheckedDeployment) -> Iterator[Finding]:
-    pepper = case.settings.data_dir / "pepper"
-    if case.settings.key_pepper is None and pepper.exists():
-        try:
-            load_pepper(pepper)
-        except (OSError, ValueError) as failure:
+    pepper, configured = case.settings.data_dir / "pepper", case.settings.key_pepper
+    if not pepper.exists():
+        return
+    try:
+        earlier = load_pepper(pepper)
+    except (OSError, ValueError) as failure:
+        if configured is None:
             yield error("data folder", str(failure), "restore it from the backup: no key is accepted without it")
+        return
+    if configured is not None and bytes.fromhex(configured.reveal()) != earlier:
+        yield warning("data folder", f"key_pepper is not the secret in {pepper}: earlier keys are refused", _PEPPER)
+
+
+_PEPPER = (
+    "set it to the output of `tokenweir keys pepper --config FILE` with the earlier configuration; "
+    "if a new pepper is intended, delete the file"
+)
 
 
 def journal(case: CheckedDeployment) -> list[Finding]:

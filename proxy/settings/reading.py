@@ -182,7 +182,9 @@ def _check_sharing(settings: Settings, at: FieldPath) -> None:
         raise at.under("alerts").wrong("set both `url` and `secret`, or neither: webhooks are always signed")
     if settings.ledger is not None and settings.key_pepper is None:
         raise at.under("key_pepper").wrong(
-            "is missing: proxies that share a ledger must hash keys alike; generate one with `tokenweir keys pepper`"
+            "is missing: proxies that share a ledger must hash keys alike; generate one with `tokenweir keys pepper`, "
+            "or, after a move from SQLite, print the earlier one: `tokenweir keys pepper --config FILE`, "
+            "with the earlier configuration"
         )
 
 

@@ -246,6 +246,19 @@ def test_a_folder_that_others_can_read_a_short_pepper_and_a_small_disk(
     assert marks(machine.open_files(case)) == {"open files": "warning"}, resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
+def test_a_pepper_that_is_not_the_one_of_the_data_folder(tmp_path: Path) -> None:
+    """As after a move to Postgres, if `key_pepper` was generated instead of printed: no key would be accepted."""
+    shared = {"ledger": "postgresql://p", "key_pepper": "${PEPPER}"}
+    case = case_of(tmp_path, **shared)
+    assert case.settings.key_pepper is not None
+    case.settings.data_dir.mkdir(mode=0o700)
+    pepper = case.settings.data_dir / "pepper"
+    pepper.write_bytes(bytes.fromhex(case.settings.key_pepper.reveal()))
+    assert "pepper" not in said(machine.data_folder(case))
+    pepper.write_bytes(b"x" * 32)
+    assert f"key_pepper is not the secret in {pepper}: earlier keys are refused" in said(machine.data_folder(case))
+
+
 def test_where_a_folder_is(tmp_path: Path) -> None:
     """The longest mount point above it, and the last one that was put there."""
     mounts = tmp_path / "mountinfo"
