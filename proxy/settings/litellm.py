@@ -51,7 +51,7 @@ _KINDS: Mapping[str, _Kind] = {
     "anthropic": _Kind("anthropic", "https://api.anthropic.com/v1", ("anthropic",), "/v1"),
     "gemini": _Kind("gemini", "https://generativelanguage.googleapis.com/v1beta", ("gemini",)),
     "cohere_chat": _Kind("cohere", "https://api.cohere.com/v2", ("cohere",)),
-    "azure": _Kind("azure", None, ("azure",)),
+    "azure": _Kind("azure", None, ("azure",), "/openai"),
     "ollama": _Kind("ollama", None, ("ollama",), "/api"),
     "ollama_chat": _Kind("ollama", None, ("ollama",), "/api"),
     **{prefix: _Kind(prefix.replace("_", "-"), None) for prefix in (
@@ -163,7 +163,7 @@ class _Conversion:
             return None
         section: Json = {"base_url": kind.base_url or ""}
         if base is not None:
-            section["base_url"] = _variable(base) or _with_end(str(base), kind.after)
+            section["base_url"] = self._base(base, kind, path)
         key = self._key(given.get("api_key"), kind, path)
         if key is not None:
             section["api_key"] = key
@@ -188,6 +188,14 @@ class _Conversion:
             self.note(path, f"provider {name}: its models are reached by its own API ({', '.join(kind.dialects)}): "
                             "requests are not translated")  # fmt: skip
         return name
+
+    def _base(self, base: object, kind: _Kind, path: str) -> str:
+        variable = _variable(base)
+        if variable is None:
+            return _with_end(str(base), kind.after)
+        if kind.after:
+            self.note(f"{path}.api_base", f"{variable} must end without {kind.after} and without /")
+        return variable + kind.after
 
     def _key(self, key: object, kind: _Kind, path: str) -> str | None:
         if key is None:
@@ -286,7 +294,7 @@ def _named(part: object) -> Iterator[str]:
 
 
 def _with_end(url: str, end: str) -> str:
-    url = url.rstrip("/")
+    url = url.rstrip("/").removesuffix("/v1" if end == "/openai" else "")  # Azure's newer address has it
     return url if url.endswith(end) else url + end
 
 

@@ -118,7 +118,7 @@ def test_a_litellm_proxy_s_file_is_converted(here: Path, capsys: pytest.CaptureF
     document["models"].pop("unpriced")
     (here / "priced.yaml").write_text(yaml.safe_dump(document))
     settings = load(here / "priced.yaml", VARIABLES)
-    assert settings.providers["azure"].base_url == "https://eu.openai.azure.com"
+    assert settings.providers["azure"].base_url == "https://eu.openai.azure.com/openai"
     assert settings.providers["azure"].dialects == ("azure",)
     assert settings.providers["anthropic"].timeouts.total_s == 300
     assert [(one.rpm, one.tpm) for one in settings.providers["openai"].credentials] == [(500, 100_000)]
@@ -157,6 +157,27 @@ def test_a_litellm_proxy_s_file_is_converted(here: Path, capsys: pytest.CaptureF
         assert line in told
         assert f"{line}" in text, "the same lines are comments of the new file"
     assert "litellm_settings.cache:" not in told, "what is off needs no line"
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "written"),
+    [
+        ("azure/m", "https://eu.openai.azure.com/", "https://eu.openai.azure.com/openai"),
+        ("azure/m", "https://eu.openai.azure.com/openai/v1/", "https://eu.openai.azure.com/openai"),
+        ("azure/m", "os.environ/BASE", "${BASE}/openai"),
+        ("anthropic/m", "https://a.example", "https://a.example/v1"),
+        ("anthropic/m", "os.environ/BASE", "${BASE}/v1"),
+        ("openai/m", "os.environ/BASE", "${BASE}"),
+    ],
+)
+def test_a_base_url_ends_as_tokenweir_needs_it(model: str, base: str, written: str) -> None:
+    entry = {"model_name": "m", "litellm_params": {"model": model, "api_base": base, "api_key": "os.environ/K"}}
+    found = converted({"model_list": [entry]})
+    (provider,) = found.document["providers"].values()
+    assert provider["base_url"] == written
+    told = [note.text for note in found.notes if note.path == "model_list[0].litellm_params.api_base"]
+    end = written.removeprefix("${BASE}")
+    assert told == ([f"${{BASE}} must end without {end} and without /"] if base == "os.environ/BASE" and end else [])
 
 
 def test_each_key_in_the_old_file_gets_one_variable_that_no_other_key_has() -> None:
