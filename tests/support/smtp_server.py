@@ -110,8 +110,9 @@ class _Conversation:
 
     def _answer(self, on: str, usual: str) -> bool:
         """Answer a command; true: as usual."""
-        answers: Mapping[str, str] = self._server.answers
-        told = answers.get(on) or answers.get(on.partition(" ")[0].upper())
+        answers: Mapping[str, str] = {command.upper(): answer for command, answer in self._server.answers.items()}
+        line = on.upper()  # newer versions of smtplib send commands in capitals
+        told = answers.get(line) or answers.get(line.partition(" ")[0])
         if told == "close":
             raise _Closed
         if told in ("hang", "drip"):
